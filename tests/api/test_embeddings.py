@@ -142,9 +142,9 @@ def test_a_decoder_says_who_can(decoder: Running) -> None:
 
 def test_an_encoder_generates_nothing(server: Running) -> None:
     client = server.openai()
-    with pytest.raises(openai.BadRequestError, match="embeddings"):
+    with pytest.raises(openai.BadRequestError, match="cannot generate text, it can embed texts"):
         client.completions.create(model=NAME, prompt="abc")
-    with pytest.raises(openai.BadRequestError, match="embeddings"):
+    with pytest.raises(openai.BadRequestError, match="cannot generate text, it can embed texts"):
         client.chat.completions.create(model=NAME, messages=[{"role": "user", "content": "a"}])
 
 

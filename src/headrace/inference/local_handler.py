@@ -161,6 +161,8 @@ class LocalHandler:
 
     def _check_kind(self, request: InferenceRequest, model: LoadedModel) -> None:
         if not isinstance(request, EmbeddingRequest):
+            if "generate" not in model.tasks:
+                check_tasks(model, "generate")
             return
         if not model.engine.limits.embedding_size:
             raise InvalidRequest(

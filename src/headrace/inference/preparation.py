@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headrace.chat.answer_span import AnswerSpan
-from headrace.chat.messages import message_texts
+from headrace.chat.messages import left_out, message_texts
 from headrace.chat.prompt import ChatPrompt, prepare
 from headrace.chat.templates.chat_template import missing_template
 from headrace.engine.request import EmbedParams, EngineRequest
@@ -94,6 +94,12 @@ def chat_prompt(
     check_characters(prompt.text, context, "messages")
     check_enabled(request.reasoning, prompt, template, model.name, call)
     warn_unread(request, template, call)
+    for index in left_out(request.messages, prompt.text):
+        call.warn(
+            f"messages[{index}]",
+            f"the {request.messages[index].role} message has no effect: {model.name}'s chat template leaves"
+            " it out; what the model must know belongs in the user's message",
+        )
     return prompt
 
 

@@ -233,15 +233,20 @@ def _host_name(header: str) -> str:
 
 def exposed(settings: Settings) -> Sequence[str]:
     """Warnings about how the server is bound."""
-    if is_loopback(settings.host) or settings.api_key or settings.admin_api_key:
+    if is_loopback(settings.host) or needs_key(settings):
         return ()
+    return (
+        f"anyone who reaches {settings.host}:{settings.port} can use this server: make a key with"
+        " `headrace keys add NAME`, set HEADRACE_API_KEY to one of your own, or bind 127.0.0.1",
+    )
+
+
+def needs_key(settings: Settings) -> bool:
+    """Whether requests need a key: one of the settings, or one that the store has or had."""
+    if settings.api_key or settings.admin_api_key:
+        return True
     database = Database(settings.store_file)
     try:
-        if Keys(database).ever():
-            return ()
+        return Keys(database).ever()
     finally:
         database.close()
-    return (
-        f"anyone who reaches {settings.host}:{settings.port} can use this server: "
-        "set --api-key (or HEADRACE_API_KEY), make one with `headrace keys add`, or bind 127.0.0.1",
-    )
