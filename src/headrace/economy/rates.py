@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 
 from msgspec import Struct
@@ -11,6 +11,11 @@ from headrace.economy.money import NANO
 from headrace.economy.quantities import CLASSES, REQUEST, REQUEST_UNIT, Quantities
 
 MILLION = 10**6
+_ALWAYS = frozenset({"input", "cache_read", "cache_write", "cache_write_1h", "output", "reasoning"})
+_GROUPS = tuple(
+    tuple(name for name, kind in CLASSES.items() if kind.direction == direction)
+    for direction in ("input", "output", "other")
+)
 _AUDIO = ("input_audio", "cache_read_audio", "output_audio")
 
 
@@ -86,32 +91,21 @@ class Rates(Struct, frozen=True):
         Input may turn out to be read from or written to a cache, and output to be reasoning; audio, images
         and searches are billed as such only where they are expected. Raises Unpriced.
         """
-        input_side = quantities.input_side
-        groups = (
-            ("input", "cache_read", "cache_write", "cache_write_1h", "input_audio", "cache_read_audio",
-             "input_image", "input_video"),
-            ("output", "reasoning", "output_audio", "output_image"),
-            ("web_searches",),
-        )  # fmt: skip
-        total, lines = 0, 1
-        for names in groups:
-            count = sum(getattr(quantities, name) for name in names)
-            if count:
-                total += count * max(
-                    self.of(name).most(input_side) for name in self._possible(names, quantities)
-                )
-                lines += len(names)
+        input_side, total, lines = quantities.input_side, 0, 0
+        for names in _GROUPS:
+            if count := sum(getattr(quantities, name) for name in names):
+                possible = [name for name in names if name in _ALWAYS or getattr(quantities, name)]
+                total += count * max(rate.most(input_side) for rate in self._rates_of(possible, quantities))
+                lines += len(possible)
         fee = self.by_class.get(REQUEST)
         total += fee.most(input_side) if fee else 0
-        return -(-total // MILLION) + lines  # each line of the bill may be rounded up
+        return -(-total // MILLION) + (lines + 1) // 2  # each line and the fee may be rounded up by a half
 
-    def _possible(self, names: tuple[str, ...], quantities: Quantities) -> list[str]:
-        always = {"input", "cache_read", "cache_write", "cache_write_1h", "output", "reasoning"}
-        return [
-            name
-            for name in names
-            if getattr(quantities, name) or (name in always and (name == names[0] or name in self.by_class))
-        ]
+    def _rates_of(self, names: Sequence[str], quantities: Quantities) -> list[Rate]:
+        """Of classes that may be billed. One without a price, of which none is expected, has that of
+        another."""
+        priced = [name for name in names if name in self.by_class or getattr(quantities, name)]
+        return [self.of(name) for name in priced or names[:1]]
 
 
 def _rounded(millionths: int) -> int:
