@@ -45,7 +45,12 @@ class PriceBook:
     def rates(self, provider: str, model: str, tier: Tier, unix_s: float) -> Rates:
         """The rates of a provider's model. Raises Unpriced."""
         found = override_of(self._overrides, f"{provider}/{model}", tier, unix_s)
-        return found or self._list.rates(provider, model, tier, unix_s)
+        if found is not None:
+            return found
+        try:
+            return self._list.rates(provider, model, tier, unix_s)
+        except Unpriced as reason:
+            raise Unpriced(f"{reason} (processing: {tier})") from None
 
     def bill(
         self, provider: str, model: str, quantities: Quantities, *, processing: str, unix_s: float
