@@ -10,7 +10,7 @@ from contextlib import ExitStack, suppress
 from functools import partial
 
 from headrace.api.app import create_app
-from headrace.api.http.middleware import exposed
+from headrace.api.http.middleware import exposed, needs_key
 from headrace.api.http.server import bind, serve
 from headrace.api.service import Service
 from headrace.cli.fetching import fetch
@@ -121,4 +121,5 @@ def _reload(
 
 def _greet(table: ModelManager, settings: Settings, host: str, port: int) -> None:
     with suppress(OSError):  # a server needs no terminal
-        print("\n".join(greeting(table.entries, settings, host, port)), flush=True)
+        lines = greeting(table.entries, settings, host, port, needs_key=needs_key(settings))
+        print("\n".join(lines), flush=True)

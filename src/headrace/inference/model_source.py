@@ -97,7 +97,7 @@ class ManagedModels:
     def encoders(self) -> str:
         """As `ModelSource.encoders`."""
         entries = self._manager.entries
-        able = [one.name for one in entries if one.model and one.model.engine.limits.embedding_size]
+        able = [one.name for one in entries if one.model and "embed" in one.model.tasks]
         unloaded = [one.name for one in entries if one.model is None]
         found = f"of the loaded models, {', '.join(able)} can" if able else "no loaded model can"
         return f"{found}; not loaded: {', '.join(unloaded[:10])}" if unloaded else found

@@ -11,7 +11,7 @@ import numpy as np
 from headrace.errors import UnsupportedModel
 from headrace.inference.call_context import CallContext
 from headrace.inference.model_runner import ModelRunner
-from headrace.inference.preparation import check_characters
+from headrace.inference.prompt_ids import check_characters
 from headrace.inference.requests import TextPair
 from headrace.tasks.token_logprobs import Ids, token_logprobs
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import json
 import re
 import uuid
 from collections.abc import Sequence
@@ -21,9 +22,12 @@ from headrace.api.service import Service
 from headrace.config.settings import Settings
 from headrace.errors import HeadraceError, InvalidRequest
 from headrace.inference.accounts import Account, ReadLimits
+from headrace.inference.call_context import CallContext
 from headrace.storage.database import Database
 from headrace.storage.keys import Keys
 
+WARNINGS_HEADER = b"x-headrace-warnings"
+WARNING_BYTES = 4096  # clients read headers of at least 8 KiB
 OPEN_PATHS = frozenset({"/health", "/ready"})
 # What decides who is served what: of two such headers this server and a proxy might each believe another one.
 SINGLE_HEADERS = ("host", "origin", "authorization", "x-api-key", "content-type", "content-encoding")
@@ -74,6 +78,7 @@ class ServerMiddleware:
                     (b"x-request-id", request_id.encode()),
                     (b"request-id", request_id.encode()),  # as Anthropic calls it
                     *call.account.headers(),
+                    *warning_headers(call),
                 ]
             await send(message)
 
@@ -158,6 +163,17 @@ class ServerMiddleware:
         return account
 
 
+def warning_headers(call: CallContext) -> list[tuple[bytes, bytes]]:
+    """The warnings of a call as JSON, for replies whose bodies have no place for them, such as lists. Only
+    the first ones where all are too long for a header."""
+    if not call.warnings:
+        return []
+    said = [{"param": one.param, "message": one.message} for one in call.warnings]
+    while len(text := json.dumps(said)) > WARNING_BYTES:
+        said = said[: len(said) // 2]
+    return [(WARNINGS_HEADER, text.encode())]
+
+
 def new_request_id() -> str:
     """An id for a request whose client gave none."""
     return f"req_{uuid.uuid4().hex}"
@@ -217,15 +233,20 @@ def _host_name(header: str) -> str:
 
 def exposed(settings: Settings) -> Sequence[str]:
     """Warnings about how the server is bound."""
-    if is_loopback(settings.host) or settings.api_key or settings.admin_api_key:
+    if is_loopback(settings.host) or needs_key(settings):
         return ()
+    return (
+        f"anyone who reaches {settings.host}:{settings.port} can use this server: make a key with"
+        " `headrace keys add NAME`, set HEADRACE_API_KEY to one of your own, or bind 127.0.0.1",
+    )
+
+
+def needs_key(settings: Settings) -> bool:
+    """Whether requests need a key: one of the settings, or one that the store has or had."""
+    if settings.api_key or settings.admin_api_key:
+        return True
     database = Database(settings.store_file)
     try:
-        if Keys(database).ever():
-            return ()
+        return Keys(database).ever()
     finally:
         database.close()
-    return (
-        f"anyone who reaches {settings.host}:{settings.port} can use this server: "
-        "set --api-key (or HEADRACE_API_KEY), make one with `headrace keys add`, or bind 127.0.0.1",
-    )

@@ -15,7 +15,7 @@ from headrace.api.http.call_context import call_of
 from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.errors import json_response
 from headrace.api.http.query import read_query
-from headrace.api.openai.schema import ModelCard, ModelList
+from headrace.api.openai.model_schema import ModelCard, ModelList
 from headrace.api.service import Service, get_service
 
 if TYPE_CHECKING:
