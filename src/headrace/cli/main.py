@@ -48,9 +48,9 @@ COMMAND -h` explains a command. Exit codes: 0 done, 1 failed, 2 wrong usage, 130
 """
 INTERRUPTED = 130
 # NumPy's BLAS would have a pool of its own that competes with the engine's for the cores. On two busy ones (EPYC,
-# 2026-11-24, 4 runs each) training a classifier on 400 vectors takes 0.1 s with one thread and 1.1 to 3.4 s with
-# two, a product of 64 by 512 by 2,048 takes 4 ms and 19 to 32. Read when NumPy is imported, which is later; a
-# user's setting stays.
+# 2026-11-24) training a classifier on 400 vectors takes 0.1 s with one thread and 1.1 to 3.4 s with two, a
+# product of 64 by 512 by 2,048 takes 4 ms and 19 to 32. Read when NumPy is imported, which is later; a user's
+# setting stays.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 COMPLETE = "_HEADRACE_COMPLETE"  # set by the shell's script, which then wants the possible next words
 
