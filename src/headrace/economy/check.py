@@ -78,7 +78,8 @@ def _sums(ledger: Ledger) -> Iterator[str]:
     for entry, total, debits in _rows(
         ledger,
         """SELECT id, nano_usd, (SELECT coalesce(sum(nano_usd), 0) FROM ledger_postings
-            WHERE entry = one.id AND class != '') AS debits FROM ledger_entries one WHERE nano_usd != debits""",
+            WHERE entry = one.id AND class != '') AS debits
+            FROM ledger_entries one WHERE nano_usd != debits""",
     ):
         yield f"entry {entry} says {total:,} nano-dollars, its postings {debits:,}"
 
@@ -94,8 +95,9 @@ def _charges(ledger: Ledger) -> Iterator[str]:
         yield f"the budget {budget!r} has {total:,} nano-dollars in {period}, its entries {charged:,}"
     for budget, period, entry, charged, nano in _rows(
         ledger,
-        """SELECT charge.budget, charge.period, one.id, charge.nano_usd, one.nano_usd FROM budget_charges charge
-            JOIN ledger_entries one ON one.id = charge.entry WHERE charge.nano_usd != one.nano_usd""",
+        """SELECT charge.budget, charge.period, one.id, charge.nano_usd, one.nano_usd
+            FROM budget_charges charge JOIN ledger_entries one ON one.id = charge.entry
+            WHERE charge.nano_usd != one.nano_usd""",
     ):
         yield f"entry {entry} of {nano:,} nano-dollars counts {charged:,} for {budget!r} in {period}"
 
@@ -108,7 +110,8 @@ def _holds(ledger: Ledger) -> Iterator[str]:
     for hold, budget, share, nano in _rows(
         ledger,
         """SELECT holds.id, budget, share.nano_usd, holds.nano_usd FROM hold_shares share
-            LEFT JOIN holds ON holds.id = share.hold WHERE share.nano_usd IS NOT coalesce(holds.nano_usd, 0)""",
+            LEFT JOIN holds ON holds.id = share.hold
+            WHERE share.nano_usd IS NOT coalesce(holds.nano_usd, 0)""",
     ):
         yield f"hold {hold} of {nano} nano-dollars counts {share:,} for {budget!r}"
 
