@@ -26,6 +26,8 @@ COMMANDS = {
     "ps": "List the models of a running server.",
     "stop": "Unload a model of a running server.",
     "keys": "Create, list and revoke API keys of the server.",
+    "spend": "Show, check and reconcile what requests cost.",
+    "economics": "Compare machines of your own with an API, at any traffic.",
     "list": "List the models on this machine.",
     "show": "Show a model's properties, memory use and speed limits.",
     "quantize": "Convert a model to another weight type: GGUF or safetensors.",
