@@ -149,21 +149,24 @@ def test_decoders_judge_by_the_prompt_of_their_card(
         assert likely == pytest.approx(1 / (1 + np.exp(-np.array(raw))))
 
 
+# jina-reranker-v2 has no model_type.
+FLASH = {"model_type": None, "auto_map": {"AutoConfig": "configuration_xlm_roberta.XLMRobertaFlashConfig"}}
+
+
 @pytest.mark.parametrize(
-    ("golden", "architecture"),
+    ("golden", "architecture", "more"),
     [
-        (
-            "heads/jina_absolute_classify",
-            "XLMRobertaForSequenceClassification",
-        ),  # bge-reranker, jina-reranker-v2
-        ("heads/jina_v2_classify", "JinaBertForSequenceClassification"),  # jina-reranker-v1
-        ("heads/gte_ntk_classify", "NewForSequenceClassification"),  # gte-multilingual-reranker
+        ("heads/jina_absolute_classify", "XLMRobertaForSequenceClassification", FLASH),
+        ("heads/jina_v2_classify", "JinaBertForSequenceClassification", {}),  # jina-reranker-v1
+        ("heads/gte_ntk_classify", "NewForSequenceClassification", {}),  # gte-multilingual-reranker
     ],
 )
-def test_rerankers_are_told_by_their_architecture(tmp_path: Path, golden: str, architecture: str) -> None:
+def test_rerankers_are_told_by_their_architecture(
+    tmp_path: Path, golden: str, architecture: str, more: dict[str, object]
+) -> None:
     weights = load_file(FOLDER / golden / "model.safetensors")
-    labels = {"id2label": {"0": "LABEL_0"}}
-    folder = head_model(tmp_path, golden, architectures=[architecture], **labels)
+    more = {"id2label": {"0": "LABEL_0"}, **more}
+    folder = head_model(tmp_path, golden, architectures=[architecture], **more)
     for name in ("classifier.weight", "classifier.bias"):
         if name in weights:
             weights[name] = np.ascontiguousarray(weights[name][:1])
