@@ -16,6 +16,7 @@ from starlette.requests import Request as HttpRequest
 from headrace.api.http.api_keys import KeyRing
 from headrace.api.http.call_context import HttpCall
 from headrace.api.http.request_log import RequestLog
+from headrace.api.remote_models import RemoteModels
 from headrace.config.settings import Settings
 from headrace.errors import Overloaded, StoreError
 from headrace.inference.admission import AdmissionGate
@@ -64,12 +65,13 @@ class Service:
         self._model_threads = ModelThreads(2)
         self._sources = ManagedModels(models)
         self.local = LocalHandler(self._sources, self._model_threads, settings.tool_format)
+        self.remote = RemoteModels(self.local, self.database)
         self.gate = AdmissionGate(
             settings.max_concurrent_requests, settings.max_queued_tokens, lambda: self.local.queued_tokens
         )
         self.gate.starting = models.default.model is None
         inner = ModelRunner(self.local, self._sources, self._model_threads)
-        self.guards = GuardHandler(self.local, read_guards(settings.guards), inner)
+        self.guards = GuardHandler(self.remote, read_guards(settings.guards), inner)
         self.moderation = read_moderation(settings.moderation)
         self.handler: Handler = build_chain(self.guards, self.gate)
         self.runner = ModelRunner(self.handler, self._sources, self._model_threads)
@@ -89,6 +91,7 @@ class Service:
     def find(self, name: str | None, call: CallContext | None = None) -> ModelEntry:
         """The served model of that name, or of an alias; None is the default. ModelNotFound. What an alias
         says besides is for Ollama's API alone: a warning of `call` says so."""
+        self.remote.check_local(name)
         alias = None if name is None or self.models.serves(name) else self.aliases.get(name)
         if alias is None:
             return self.models.find(name)

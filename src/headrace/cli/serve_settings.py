@@ -17,6 +17,7 @@ from headrace.cli.fetching import fetch
 from headrace.cli.greeting import greeting
 from headrace.cli.terminal import note, progress_bar
 from headrace.config.settings import Settings
+from headrace.config.sources import model_entries
 from headrace.errors import HeadraceError
 from headrace.loading.free_memory import free_memory_bytes
 from headrace.weights.hub.resolver import list_local
@@ -52,7 +53,7 @@ def run(
         with bind(settings) as listener, ExitStack() as shown:
             for warning in exposed(settings):
                 note(f"warning: {warning}")
-            app = create_app(table, settings)
+            app = create_app(table, settings, model_entries())
             service: Service = app.state.service
             host, port = listener.getsockname()[:2]
             stopped_by = serve(
@@ -107,6 +108,7 @@ def _reload(
     try:
         settings = read_settings()
         specs = read_specs(names, settings)
+        service.remote.update(settings, model_entries())
     except HeadraceError as error:
         LOG.error("settings are unchanged: %s", error.message)
         return

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from headrace.errors import HeadraceError
 
 
+HOPS = "x-headrace-hops"
+"""The header with the servers that a request has passed, by which loops are found."""
+
+
 @dataclass(slots=True, eq=False, kw_only=True)
 class CallContext:
     """Made once per request by the surface, passed to every handler, never fetched from ambient state.

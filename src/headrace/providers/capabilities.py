@@ -37,16 +37,21 @@ def adapted(
 ) -> GenerationRequest:
     """The request as the target gets it. TargetRefused names what it cannot honor, unless that is in `drop`:
     then it is left out, with a warning."""
-    if not isinstance(request, GenerationRequest):
-        raise InvalidRequest(
-            f"{target.name!r} is a remote model, which generates text: name a model of this machine for "
-            "other tasks",
-            param="model",
-        )
-    with_defaults(SamplingParams(), dict(request.sampling))  # values that no model takes
+    found = only_generates(request, target.name)
+    with_defaults(SamplingParams(), dict(found.sampling))  # values that no model takes
     for check in _CHECKS:
-        request = check(_Adapting(target, drop, call), request)
-    return request
+        found = check(_Adapting(target, drop, call), found)
+    return found
+
+
+def only_generates(request: InferenceRequest, name: str) -> GenerationRequest:
+    """The request, InvalidRequest unless it asks for text."""
+    if isinstance(request, GenerationRequest):
+        return request
+    raise InvalidRequest(
+        f"{name!r} is a remote model, which generates text: name a model of this machine for other tasks",
+        param="model",
+    )
 
 
 class _Adapting(Struct):

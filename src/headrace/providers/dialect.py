@@ -20,11 +20,10 @@ Warn = Callable[[str, str], None]
 
 
 class Outgoing(Struct, frozen=True):
-    """A request as it is sent; headers with the key come on top."""
+    """The path below the base URL, and the body of a request."""
 
     path: str
     body: bytes
-    headers: Mapping[str, str] = {}
 
 
 class StreamReader(Protocol):
@@ -42,7 +41,9 @@ class StreamReader(Protocol):
 
 
 class Dialect(Protocol):
-    """One API. Stateless."""
+    """One API. Stateless. `headers` go with every request."""
+
+    headers: Mapping[str, str]
 
     def outgoing(self, request: GenerationRequest, target: RemoteTarget, warn: Warn) -> Outgoing:
         """The request that `request` becomes; the target can honor it."""

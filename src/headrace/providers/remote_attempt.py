@@ -12,17 +12,16 @@ import msgspec
 from headrace.chat.messages import message_texts
 from headrace.chat.tool_formats.events import CallStart, Text
 from headrace.engine.request import Timing, Usage
+from headrace.inference.call_context import HOPS
 from headrace.inference.events import InferenceEvent, OutputDelta, PromptFinished
 from headrace.inference.requests import ChatRequest, CompletionRequest, GenerationRequest
 from headrace.providers.answer import Answer, MalformedAnswer
 from headrace.providers.dialect import Dialect, StreamReader, Warn
 from headrace.providers.failure import AttemptFailed, Failure, Kind, shown
+from headrace.providers.table import ProviderRow
 from headrace.providers.target import RemoteTarget
 from headrace.providers.upstream import Upstream, UpstreamReply, retry_after_s
 from headrace.providers.usage import ReportedUsage, estimated, usage_of
-
-HOPS = "x-headrace-hops"
-"""The header with the servers that a request has passed, by which loops are found."""
 
 
 class RemoteAttempt:
@@ -95,16 +94,15 @@ class RemoteAttempt:
 
     async def _sent(self) -> UpstreamReply:
         outgoing = self._dialect.outgoing(self._request, self._target, self._warn)
-        headers = {"content-type": "application/json", "accept": "text/event-stream", **outgoing.headers}
-        row = self._target.row
-        if self._key is not None:
-            if row.key_header:
-                headers[row.key_header] = self._key
-            else:
-                headers["authorization"] = f"Bearer {self._key}"
-        headers[HOPS] = ",".join(self._hops)
+        headers = {
+            "content-type": "application/json",
+            "accept": "text/event-stream",
+            HOPS: ",".join(self._hops),
+            **self._dialect.headers,
+            **key_headers(self._target.row, self._key),
+        }
         self.was_sent = True
-        reply = await self._upstream.post(outgoing.path, outgoing.body, headers, self._deadline_s)
+        reply = await self._upstream.send(outgoing.path, outgoing.body, headers, self._deadline_s)
         if reply.status == 200:
             return reply
         failure = self._dialect.failure(reply.status, await reply.body())
@@ -154,6 +152,13 @@ class RemoteAttempt:
 
     def _shown(self, failure: Failure) -> AttemptFailed:
         return AttemptFailed(msgspec.structs.replace(failure, message=shown(failure.message, self._key)))
+
+
+def key_headers(row: ProviderRow, key: str | None) -> dict[str, str]:
+    """The header with the key."""
+    if key is None:
+        return {}
+    return {row.key_header: key} if row.key_header else {"authorization": f"Bearer {key}"}
 
 
 def choices_of(request: GenerationRequest) -> int:

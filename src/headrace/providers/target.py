@@ -37,6 +37,11 @@ class RemoteTarget(Struct, frozen=True, kw_only=True):
     model: str
 
     @property
+    def key(self) -> tuple[str, ...]:
+        """What tells targets apart."""
+        return (self.name, self.provider.name, self.model)
+
+    @property
     def row(self) -> ProviderRow:
         """What its provider honors."""
         return self.provider.row

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import email.utils
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -20,6 +20,7 @@ from headrace.providers.sse import SseError, SseEvent, SseSplitter
 MAX_ERROR_BYTES = 64 * 1024
 MAX_REPLY_BYTES = 256 * 2**20
 MAX_HEADER_BYTES = 64 * 1024
+SHUTS_DOWN = "was left: this server shuts down, send the request elsewhere"
 _STREAMS = ("text/event-stream", "text/plain", "application/octet-stream", "")
 
 
@@ -32,11 +33,14 @@ class Upstream:
         host = urlsplit(base_url).hostname or ""
         self._allow_private = settings.allow_private or is_local_name(host)
         self._session: aiohttp.ClientSession | None = None
+        self._replies: set[UpstreamReply] = set()
+        self._is_closed = False
 
-    async def post(
-        self, path: str, body: bytes, headers: Mapping[str, str], deadline_s: float
+    async def send(
+        self, path: str, body: bytes | None, headers: Mapping[str, str], deadline_s: float
     ) -> UpstreamReply:
-        """Send a request; the reply when its headers are there. `deadline_s` is on the loop's clock.
+        """Send a request, a GET without a body; the reply when its headers are there. `deadline_s` is on the
+        loop's clock.
 
         Raises AttemptFailed for everything that prevents a reply; a reply may have any status.
         """
@@ -44,8 +48,12 @@ class Upstream:
         first_s = loop.time() + settings.connect_timeout + settings.first_byte_timeout
         try:
             async with asyncio.timeout_at(min(deadline_s, first_s)):
-                response = await self._opened().post(
-                    self.base_url + path, data=body, headers=headers, allow_redirects=False
+                response = await self._opened().request(
+                    "GET" if body is None else "POST",
+                    self.base_url + path,
+                    data=body,
+                    headers=headers,
+                    allow_redirects=False,
                 )
         except TimeoutError as error:
             is_connecting = isinstance(error, aiohttp.ConnectionTimeoutError)
@@ -56,16 +64,19 @@ class Upstream:
             raise _connect_failed(error) from error
         except aiohttp.ClientResponseError as error:  # headers too long, or no HTTP
             raise _failed("headers", "malformed", "sent headers that are no HTTP, or too long") from error
-        except (aiohttp.ClientError, OSError) as error:
+        except (aiohttp.ClientError, OSError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and not self._is_closed:
+                raise
             raise AttemptFailed(
                 Failure(
                     phase="headers",
                     kind="truncated",
-                    message="closed the connection before it replied",
+                    message=SHUTS_DOWN if self._is_closed else "closed the connection before it replied",
                     billed="maybe",
                 )
             ) from error
-        reply = UpstreamReply(response, settings, deadline_s)
+        reply = UpstreamReply(response, settings, deadline_s, self._replies.discard)
+        self._replies.add(reply)
         await reply.check_headers()
         return reply
 
@@ -90,7 +101,10 @@ class Upstream:
         return self._session
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Close all connections; replies that are being read end with an error."""
+        self._is_closed = True
+        for reply in list(self._replies):
+            await reply.close(SHUTS_DOWN)
         session, self._session = self._session, None
         if session is not None:
             await session.close()
@@ -100,9 +114,15 @@ class UpstreamReply:
     """A reply whose headers have arrived. Close it, or read it to its end."""
 
     def __init__(
-        self, response: aiohttp.ClientResponse, settings: ProviderSettings, deadline_s: float
+        self,
+        response: aiohttp.ClientResponse,
+        settings: ProviderSettings,
+        deadline_s: float,
+        on_closed: Callable[[UpstreamReply], None],
     ) -> None:
         self._response, self._settings, self._deadline_s = response, settings, deadline_s
+        self._on_closed = on_closed
+        self._closed_because = ""
         self.status = response.status
 
     @property
@@ -179,14 +199,19 @@ class UpstreamReply:
                 Failure(
                     phase="stream",
                     kind="truncated",
-                    message="closed the connection in the middle of the reply",
+                    message=self._closed_because or "closed the connection in the middle of the reply",
                     status=self.status,
                     billed="yes",
                 )
             ) from error
 
-    async def close(self) -> None:
-        """Drop what has not been read; the connection is closed, which cancels the work at most providers."""
+    async def close(self, cause: str = "") -> None:
+        """Drop what has not been read; the connection is closed, which cancels the work at most providers.
+        Who is reading gets `cause` as an error."""
+        self._on_closed(self)
+        self._closed_because = cause
+        if cause:
+            self._response.content.set_exception(aiohttp.ClientPayloadError(cause))
         self._response.close()
 
 

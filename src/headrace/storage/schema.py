@@ -136,4 +136,12 @@ MIGRATIONS: Mapping[str, Sequence[str]] = {
         "ALTER TABLE keys ADD COLUMN priority INTEGER",
         "ALTER TABLE aliases ADD COLUMN owner TEXT",
     ),
+    "provider_keys": (
+        """CREATE TABLE provider_keys (
+            provider TEXT PRIMARY KEY,
+            sealed BLOB NOT NULL,
+            sealed_by TEXT NOT NULL,
+            created_s INTEGER NOT NULL
+        )""",
+    ),
 }

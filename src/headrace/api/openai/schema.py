@@ -250,7 +250,7 @@ class TextChunk(CompletionChunkBody, frozen=True):
     choices: list[TextChoice]  # type: ignore[assignment]
 
 
-ModelState = Literal["unloaded", "loading", "loaded", "failed"]
+ModelState = Literal["unloaded", "loading", "loaded", "failed", "remote"]
 
 
 class ModelCard(msgspec.Struct, frozen=True):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 from msgspec import Raw, Struct
 
@@ -109,6 +111,8 @@ _NOTHING = (b"", b"null")
 
 class OpenAIChat:
     """See `Dialect`."""
+
+    headers: Mapping[str, str] = {}
 
     def outgoing(self, request: GenerationRequest, target: RemoteTarget, warn: Warn) -> Outgoing:
         """See `Dialect.outgoing`."""
