@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 from fake import FakeModel
-from fake_provider import FakeProvider, Reply, running_provider
-from in_process import Running, running_server
+from fake_provider import Gateway, Reply, running_provider
+from in_process import running_server
 
 for library in ("aiohttp", "cryptography", "jsonschema_rs"):
     pytest.importorskip(library, reason=f"the extra gateway is not installed ({library})")
-
-Gateway = tuple[Running, FakeProvider]
 
 
 @pytest.fixture

@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from in_process import Running
+
 Reply = Callable[["Exchange"], Awaitable[None]]
 
 
@@ -157,3 +159,7 @@ def running_provider(*replies: Reply) -> Iterator[FakeProvider]:
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join(10)
+
+
+Gateway = tuple[Running, FakeProvider]
+"""A server, and the provider of its remote model."""

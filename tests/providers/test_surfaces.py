@@ -133,7 +133,7 @@ def test_what_a_target_cannot_honor_is_refused_by_name(gateway: Callable[..., Ga
         ({"min_p": 0.1}, "min_p"),
         ({"mirostat": 2}, "mirostat"),
         ({"guided_regex": "a+"}, "guided_regex"),
-        ({"n": 2, "vote": {"by": "last_number"}}, "vote"),
+        ({"n": 2, "vote": {"extract": "last_number"}}, "vote"),
         ({"chat_template_kwargs": {"a": 1}}, "chat_template_kwargs"),
         ({"thinking_token_budget": 5}, "thinking_token_budget"),
     ):

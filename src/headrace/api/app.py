@@ -64,7 +64,7 @@ def create_app(
         spec = ModelSpec(name=served.name, model=served.name, options=EngineOptions())
         served = ModelManager.fixed(served, spec)
     service = Service(served, settings)
-    service.remote.update(settings, remote or {})
+    service.serve_remote(settings, remote or {})
     manager = ResponseManager(service)
 
     endpoints = find_endpoints(headrace.api)

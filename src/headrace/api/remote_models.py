@@ -11,9 +11,7 @@ from headrace.config.providers import is_remote
 from headrace.config.settings import Settings
 from headrace.errors import InvalidRequest
 from headrace.inference.attempts import SpendRecorder
-from headrace.inference.call_context import CallContext
-from headrace.inference.handler import EventBatches, Handler
-from headrace.inference.requests import InferenceRequest
+from headrace.inference.handler import Handler
 from headrace.storage.database import Database
 
 if TYPE_CHECKING:
@@ -25,7 +23,7 @@ LIBRARIES = ("aiohttp", "cryptography", "jsonschema_rs")
 
 
 class RemoteModels:
-    """A handler before `local`: see `gateway.routing_handler`, which is made when there is a remote model."""
+    """What stands before `local`: see `gateway.routing_handler`, made when there is a remote model."""
 
     def __init__(self, local: Handler, database: Database, spend: SpendRecorder | None = None) -> None:
         self._local, self._database, self._spend = local, database, spend
@@ -66,9 +64,10 @@ class RemoteModels:
                 f"{name!r} is a remote model: this needs a model of this machine", param="model"
             )
 
-    def handle(self, request: InferenceRequest, call: CallContext) -> EventBatches:
-        """See `Handler.handle`."""
-        return (self._routing or self._local).handle(request, call)
+    @property
+    def handler(self) -> Handler:
+        """What answers requests, until the next update; without remote models nothing is in their way."""
+        return self._routing or self._local
 
     async def close(self) -> None:
         """End what is running and close all connections."""

@@ -71,7 +71,7 @@ class Service:
         )
         self.gate.starting = models.default.model is None
         inner = ModelRunner(self.local, self._sources, self._model_threads)
-        self.guards = GuardHandler(self.remote, read_guards(settings.guards), inner)
+        self.guards = GuardHandler(self.remote.handler, read_guards(settings.guards), inner)
         self.moderation = read_moderation(settings.moderation)
         self.handler: Handler = build_chain(self.guards, self.gate)
         self.runner = ModelRunner(self.handler, self._sources, self._model_threads)
@@ -109,6 +109,11 @@ class Service:
         self.local.tool_format = settings.tool_format
         self.guards.guards = read_guards(settings.guards)
         self.moderation = read_moderation(settings.moderation)
+
+    def serve_remote(self, settings: Settings, entries: Mapping[str, object]) -> None:
+        """Serve the remote models among the entries of [models] from now on; UsageError."""
+        self.remote.update(settings, entries)
+        self.guards.inner = self.remote.handler
 
     def metrics_of(self, name: str) -> ModelMetrics:
         """The counters of a model's requests."""

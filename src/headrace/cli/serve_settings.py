@@ -108,7 +108,7 @@ def _reload(
     try:
         settings = read_settings()
         specs = read_specs(names, settings)
-        service.remote.update(settings, model_entries())
+        service.serve_remote(settings, model_entries())
     except HeadraceError as error:
         LOG.error("settings are unchanged: %s", error.message)
         return

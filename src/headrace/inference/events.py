@@ -54,11 +54,6 @@ class PreparedPrompt(Struct, frozen=True):
     text: str
     estimated_tokens: int = 0
 
-    @property
-    def length(self) -> int:
-        """Its tokens, or how many it may have."""
-        return len(self.tokens) or self.estimated_tokens
-
 
 class Prepared(Struct, frozen=True):
     """First event, before anything is computed: what the request comes to.

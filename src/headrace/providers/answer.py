@@ -115,8 +115,11 @@ class Answer:
             state.parts.append(Arguments(state.calls - 1, text))
 
     def end_call(self, choice: int) -> None:
-        """The open call, if there is one, is complete."""
-        self._end_call(self._open(choice), complete=True)
+        """The provider says that the open call has ended: where its arguments are whole it is complete, else
+        the reason of the end tells whether it was cut off."""
+        state = self._open(choice)
+        if state.call is not None and _is_object("".join(state.call.arguments)):
+            self._end_call(state, complete=True)
 
     def _end_call(self, state: _Choice, *, complete: bool) -> None:
         call, state.call = state.call, None

@@ -49,15 +49,17 @@ def _closed(schema: Any, depth: int, wanted: Constraint) -> Any:
 def is_strict(schema: Any) -> bool:
     """Whether OpenAI takes a schema as strict: every object is closed and requires all its properties."""
     if not isinstance(schema, dict):
-        return not isinstance(schema, bool)
+        return False
     fields = cast("dict[str, Any]", schema)
+    if fields.keys().isdisjoint(("type", "enum", "const", "anyOf", "$ref")):
+        return False
     if "object" in _types(fields) or "properties" in fields:
         properties: Mapping[str, Any] = fields.get("properties") or {}
         if fields.get("additionalProperties") is not False or set(properties) - set(
             fields.get("required") or ()
         ):
             return False
-    inner: list[Any] = [fields.get("items", {})]
+    inner: list[Any] = [fields["items"]] if "items" in fields else []
     for key in _MAPS:
         inner += cast("dict[str, Any]", fields.get(key) or {}).values()
     for key in _LISTS:

@@ -12,8 +12,8 @@ from headrace.inference.events import TokenText
 from headrace.inference.requests import ChatRequest, GenerationRequest
 from headrace.providers.answer import Answer, MalformedAnswer
 from headrace.providers.dialect import Outgoing, Warn
+from headrace.providers.dialects.errors import raise_error, reply_failure
 from headrace.providers.dialects.openai_body import body_of, is_guaranteed
-from headrace.providers.dialects.openai_errors import raise_error, reply_failure
 from headrace.providers.failure import Failure
 from headrace.providers.sse import SseEvent
 from headrace.providers.table import ProviderRow

@@ -1,4 +1,4 @@
-"""Errors of OpenAI's APIs and of what is compatible with them."""
+"""Errors of the APIs: all have an object with a message, and mean the same by a status."""
 
 from __future__ import annotations
 
@@ -58,11 +58,12 @@ def reply_failure(status: int, body: bytes) -> Failure:
     """What an error reply of status `status` means."""
     fields = error_fields(body)
     kind = kind_of_status(status)
-    words = " ".join(str(fields.get(name) or "") for name in ("code", "type"))
+    words = _words(fields)
     message = fields.get("message") or fields.get("detail") or ""
     if not isinstance(message, str):  # FastAPI's lists of what is invalid
         message = json.dumps(message)
-    if kind in ("rate_limit", "auth") and any(word in words for word in _QUOTA):
+    is_unpaid = any(word in words for word in _QUOTA) or "credit balance" in message
+    if kind in ("rate_limit", "auth", "invalid") and is_unpaid:
         kind = "quota"
     elif kind == "invalid" and (any(word in words for word in _CONTEXT) or _is_context(message)):
         kind = "context"
@@ -98,8 +99,11 @@ def raise_error(error: bytes) -> NoReturn:
 
 
 def _status_of(fields: dict[str, Any]) -> int:
-    words = " ".join(str(fields.get(name) or "") for name in ("code", "type"))
+    words = _words(fields)
     for word, status in (
+        ("RESOURCE_EXHAUSTED", 429),
+        ("UNAVAILABLE", 503),
+        ("too_large", 413),
         ("rate_limit", 429),
         ("overloaded", 529),
         ("invalid", 400),
@@ -116,6 +120,13 @@ def _status_of(fields: dict[str, Any]) -> int:
     return 500
 
 
+def _words(fields: dict[str, Any]) -> str:
+    """What names the kind of an error: `code` and `type`, Google's `status`."""
+    return " ".join(str(fields.get(name) or "") for name in ("code", "type", "status"))
+
+
 def _is_context(message: str) -> bool:
     text = message.lower()
+    if "prompt is too long" in text or "input token count" in text:
+        return True
     return "context" in text and ("length" in text or "window" in text or "size" in text) and "token" in text
