@@ -10,7 +10,7 @@ from headrace.config.extras import extra_module
 from headrace.config.providers import is_remote
 from headrace.config.settings import Settings
 from headrace.errors import InvalidRequest
-from headrace.inference.attempts import SpendRecorder
+from headrace.inference.attempts import NoSpendRecorder, SpendRecorder
 from headrace.inference.handler import Handler
 from headrace.storage.database import Database
 
@@ -25,9 +25,11 @@ LIBRARIES = ("aiohttp", "cryptography", "jsonschema_rs")
 class RemoteModels:
     """What stands before `local`: see `gateway.routing_handler`, made when there is a remote model."""
 
-    def __init__(self, local: Handler, database: Database, spend: SpendRecorder | None = None) -> None:
-        self._local, self._database, self._spend = local, database, spend
+    def __init__(self, local: Handler, database: Database) -> None:
+        self._local, self._database = local, database
         self._routing: RoutingHandler | None = None
+        self.spend: SpendRecorder = NoSpendRecorder()
+        """What books attempts; to be set before the first update."""
 
     @property
     def routes(self) -> Sequence[Route]:
@@ -49,7 +51,7 @@ class RemoteModels:
             return
         building = extra_module(EXTRA, "headrace.gateway.building", *LIBRARIES)
         self._routing = building.updated(
-            *(self._routing, self._local, self._database, self._spend),
+            *(self._routing, self._local, self._database, self.spend),
             *(settings, entries, int(time.time())),
         )
 

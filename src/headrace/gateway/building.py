@@ -18,7 +18,7 @@ def updated(
     routing: RoutingHandler | None,
     local: Handler,
     database: Database,
-    spend: SpendRecorder | None,
+    spend: SpendRecorder,
     settings: Settings,
     entries: Mapping[str, object],
     now_s: int,

@@ -10,7 +10,7 @@ from headrace.gateway.attempts import Attempts
 from headrace.gateway.hedging import HedgeShare
 from headrace.gateway.routes import LocalTarget, Route, Target
 from headrace.gateway.target_state import TargetState
-from headrace.inference.attempts import NoSpendRecorder, SpendRecorder
+from headrace.inference.attempts import SpendRecorder
 from headrace.inference.call_context import CallContext
 from headrace.inference.handler import EventBatches, Handler
 from headrace.inference.requests import InferenceRequest
@@ -27,9 +27,8 @@ ProviderKey = Callable[[Provider], str | None]
 class RoutingHandler:
     """See `Handler`. Models without a route go to `local`. Lives on one event loop; `close` it there."""
 
-    def __init__(self, local: Handler, key: ProviderKey, spend: SpendRecorder | None = None) -> None:
-        self._local, self._key = local, key
-        self._spend: SpendRecorder = spend or NoSpendRecorder()
+    def __init__(self, local: Handler, key: ProviderKey, spend: SpendRecorder) -> None:
+        self._local, self._key, self._spend = local, key, spend
         self._routes: dict[str, Route] = {}
         self._names: dict[str, str] = {}
         self._states: dict[tuple[str, ...], TargetState] = {}

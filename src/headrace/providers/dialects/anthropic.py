@@ -96,7 +96,7 @@ class Anthropic:
 
 
 class MessageReader:
-    """See `StreamReader`. Blocks come one after the other; usage comes at the start and grows until the end."""
+    """See `StreamReader`. Blocks follow one another; usage comes at the start and grows to the end."""
 
     def __init__(self, answer: Answer, warn: Warn) -> None:
         self._answer, self._warn = answer, warn
