@@ -1,6 +1,7 @@
 """The configs of all goldens, by name."""
 
 from golden_families import (
+    ALBERT,
     BERT,
     DEBERTA_V3,
     DEEPSEEK_V3,
@@ -9,6 +10,9 @@ from golden_families import (
     GEMMA3,
     GPT_NEOX,
     GPT_OSS,
+    GTE,
+    JINA_BERT,
+    JINA_V3,
     LLAMA,
     LLAMA3_ROPE,
     MAMBA2,
@@ -16,12 +20,14 @@ from golden_families import (
     MIXTRAL,
     MODERNBERT,
     MPNET,
+    NOMIC,
     PHI3_LONGROPE,
     QWEN2,
     QWEN3,
     QWEN3_MOE,
     ROBERTA,
     STARCODER2,
+    T5,
     YARN_ROPE,
     Settings,
 )
@@ -271,5 +277,51 @@ ENCODERS: dict[str, Settings] = {
     "modernbert_biases": MODERNBERT
     | {"norm_bias": True, "attention_bias": True, "mlp_bias": True, "num_hidden_layers": 4},
     "llama_bidirectional": LLAMA | {"architectures": ["LlamaModel"], "rope_theta": 1e4, "is_causal": False},
+    "nomic": NOMIC,
+    "nomic_native": BERT
+    | {
+        "architectures": ["NomicBertModel"],
+        "model_type": "nomic_bert",
+        "hidden_act": "silu",
+        "rope_parameters": {"rope_theta": 1000.0, "rope_type": "default"},
+    },
+    "gte": BERT
+    | {
+        "architectures": ["GteModel"],
+        "model_type": "gte",
+        "type_vocab_size": 1,
+        "rope_parameters": {"rope_theta": 20000.0, "rope_type": "default"},
+    },
+    "gte_ntk": GTE | {"rope_scaling": {"type": "ntk", "factor": 2.0}},
+    "gte_mixed": GTE | {"rope_scaling": {"type": "ntk", "factor": 8.0, "mixed_b": 0.6}, "type_vocab_size": 2},
+    "jina_v2": JINA_BERT,
+    "jina_v2_heads": JINA_BERT
+    | {"hidden_size": 36, "num_attention_heads": 6, "feed_forward_type": "reglu", "pad_token_id": 0},
+    "jina_v2_code": JINA_BERT
+    | {"auto_map": {"AutoModel": "jinaai/jina-bert-v2-qk-post-norm--modeling_bert.JinaBertModel"}},
+    "jina_v3": JINA_V3,
+    "jina_v3_native": BERT
+    | {
+        "architectures": ["JinaEmbeddingsV3Model"],
+        "model_type": "jina_embeddings_v3",
+        "type_vocab_size": 1,
+        "rope_parameters": {"rope_theta": 20000.0, "rope_type": "default"},
+    },
+    "jina_absolute": JINA_V3
+    | {"position_embedding_type": "absolute", "max_position_embeddings": 66, "pad_token_id": 1},
+    "albert": ALBERT,
+    "t5": T5,
+    "t5_gated": T5 | {"feed_forward_proj": "gated-gelu"},
+    "mt5": T5
+    | {"architectures": ["MT5EncoderModel"], "model_type": "mt5", "feed_forward_proj": "gated-gelu"},
+    "gemma3_embedding": GEMMA3
+    | {
+        "architectures": ["Gemma3TextModel"],
+        "use_bidirectional_attention": True,
+        "num_hidden_layers": 3,
+        "sliding_window_pattern": 3,
+        "rope_theta": 1e6,
+        "rope_local_base_freq": 1e4,
+    },
     "qwen3_last": QWEN3 | {"architectures": ["Qwen3Model"], "tie_word_embeddings": True},
 }

@@ -30,6 +30,16 @@ IGNORED = re.compile(
     r"|rescale_prenorm|chunk_size|reorder_and_upcast|output_router).*|sparse_prediction|.*_(token_index|config)"
     r"|mm_tokens_per_image|router_jitter_noise"
 )
+# Names of fields in configs of a model type that its class in `transformers` does not know.
+OTHER_NAMES: Mapping[str, Mapping[str, str]] = {
+    "nomic_bert": {
+        "n_embd": "hidden_size",
+        "n_layer": "num_hidden_layers",
+        "n_head": "num_attention_heads",
+        "n_inner": "intermediate_size",
+        "layer_norm_epsilon": "layer_norm_eps",
+    },
+}
 KINDS: Mapping[object, str] = {
     bool: "flag",
     int: "number",
@@ -90,7 +100,7 @@ def table_of(config_class: type[PreTrainedConfig]) -> dict[str, object]:
         for name, other in config_class.attribute_map.items()
         if not IGNORED.fullmatch(name) and not IGNORED.fullmatch(other)
     }
-    return {"aliases": aliases, "fields": fields}
+    return {"aliases": aliases | OTHER_NAMES.get(config_class.model_type, {}), "fields": fields}
 
 
 def make_table() -> dict[str, object]:

@@ -12,10 +12,11 @@ from pathlib import Path
 import torch
 import transformers
 from safetensors.torch import save_file
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from golden_configs import CONFIGS, ENCODERS
 from golden_families import Settings
+from golden_references import build, named_weights
 
 PROMPT_TOKENS = 24
 GREEDY_TOKENS = 64
@@ -149,8 +150,7 @@ def make_encoder(folder: Path, settings: Settings) -> str:
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(settings, indent=2) + "\n")
-    config = AutoConfig.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
-    model = AutoModel.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
+    model, config = build(settings)
     generator = torch.Generator().manual_seed(0)
     fill(model, generator)
     prompt = torch.randint(0, config.vocab_size, (PROMPT_TOKENS,), generator=generator)
@@ -159,7 +159,7 @@ def make_encoder(folder: Path, settings: Settings) -> str:
     types = (torch.arange(PROMPT_TOKENS) >= PROMPT_TOKENS // 2).long()
     more = {"token_type_ids": types[None]} if getattr(config, "type_vocab_size", 0) > 1 else {}
     states = model(prompt[None], attention_mask=torch.ones(1, PROMPT_TOKENS), **more).last_hidden_state[0]
-    weights = {name: p.detach().contiguous() for name, p in model.named_parameters() if "pooler" not in name}
+    weights = {name: p for name, p in named_weights(model, settings).items() if "pooler" not in name}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     made_with = f"transformers {transformers.__version__}, torch {torch.__version__}, seed 0"
     golden = {"prompt": prompt.int(), "types": types.int(), "states": states.contiguous()}

@@ -10,14 +10,23 @@ from pathlib import Path
 import torch
 import transformers
 from safetensors.torch import save_file
-from transformers import AutoConfig
 
 from golden_configs import CONFIGS, ENCODERS
 from golden_families import LLAMA, QWEN3, Settings
+from golden_references import build, named_weights
 from make_goldens import PROMPT_TOKENS, fill
 
 LABELS = {"id2label": {"0": "low", "1": "mid", "2": "high"}}
 BERT, MODERNBERT = ENCODERS["bert"], ENCODERS["modernbert"]
+# Encoders whose three heads are classes of these names.
+_THREE = {
+    "albert": "Albert",
+    "nomic_native": "NomicBert",
+    "gte": "Gte",
+    "gte_ntk": "New",
+    "jina_v3": "XLMRoberta",
+    "jina_v3_native": "JinaEmbeddingsV3",
+}
 
 
 _SEQUENCE = "ForSequenceClassification"
@@ -53,6 +62,20 @@ HEADS: dict[str, Settings] = {
         )
         for name in ("qwen2", "mistral", "gemma2", "gemma3")
     },
+    **{
+        f"{name}_{head}": _with(ENCODERS[name], f"{named}For{task}", **more)
+        for name, named in _THREE.items()
+        for head, task, more in (
+            ("classify", "SequenceClassification", LABELS),
+            ("tokens", "TokenClassification", LABELS),
+            ("masked_lm", "MaskedLM", {"tie_word_embeddings": True}),
+        )
+    },
+    "jina_absolute_classify": _with(
+        ENCODERS["jina_absolute"], "XLMRobertaForSequenceClassification", id2label={"0": "LABEL_0"}
+    ),
+    "jina_v2_classify": _with(ENCODERS["jina_v2"], "JinaBertForSequenceClassification", **LABELS),
+    "t5_tokens": _with(ENCODERS["t5"], "T5ForTokenClassification", **LABELS),
     "qwen3_reward": _with(
         QWEN3, "Qwen3ForSequenceClassification", pad_token_id=127, id2label={"0": "LABEL_0"}
     ),
@@ -65,10 +88,8 @@ def make(folder: Path, settings: Settings) -> str:
     if the model has token types."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(settings, indent=2) + "\n")
-    config = AutoConfig.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
     [name] = settings["architectures"]
-    model = getattr(transformers, name)._from_config(config, dtype=torch.float32, attn_implementation="eager")
-    model.eval()
+    model, config = build(settings)
     generator = torch.Generator().manual_seed(0)
     fill(model, generator)
     prompt = torch.randint(0, config.vocab_size - 1, (PROMPT_TOKENS,), generator=generator)
@@ -79,7 +100,7 @@ def make(folder: Path, settings: Settings) -> str:
     if "MaskedLM" in name:  # SPLADE: Formal et al. 2021
         rows = torch.log1p(torch.relu(rows)).amax(0, keepdim=True)
     tied = set(model.all_tied_weights_keys) if "MaskedLM" in name else set()
-    weights = {name: p.detach().contiguous() for name, p in model.named_parameters() if name not in tied}
+    weights = named_weights(model, settings, tied)
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     made_with = f"transformers {transformers.__version__}, torch {torch.__version__}, seed 0"
     golden = {"prompt": prompt.int(), "types": types.int(), "rows": rows.contiguous()}

@@ -12,6 +12,7 @@ RANKS = {
     "_native": 0,
     "config": 0,
     "isolation": 0,
+    "json_text": 0,
     "ops": 1,
     "kv": 1,
     "tokenization": 1,

@@ -8,7 +8,6 @@ from data.passages import PassageSources, Question
 from decoder import Decoder, Shape
 from mixture import Batch
 from objective import Objective
-from sklearn.feature_extraction.text import TfidfVectorizer
 from stream import BEGIN_ID, END_ID
 from tokenizers import Tokenizer
 from torch import Tensor, nn
@@ -94,6 +93,8 @@ def similar(questions: Sequence[Question]) -> np.ndarray:
 def nearest(texts: Sequence[str], passages: Sequence[str], count: int, *, own: bool = True) -> np.ndarray:
     """Indices [texts, count] of the passages nearest by TF-IDF, the nearest first; without `own`, those of
     the texts' own passages are left out."""
+    from sklearn.feature_extraction.text import TfidfVectorizer  # who only exports needs none of it
+
     terms = TfidfVectorizer(sublinear_tf=True, ngram_range=(1, 1), token_pattern=r"\w+")
     found = terms.fit_transform(passages)
     asked = terms.transform(texts)

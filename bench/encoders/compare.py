@@ -117,7 +117,7 @@ def cosines(path: Path, engines: Sequence[str], texts: Sequence[str]) -> dict[st
     """The mean cosine of each engine's vectors to those of our float32 reference."""
     from headrace import LLM
 
-    with LLM(path, quantization="f32", cache_dir=None) as llm:
+    with LLM(path, quantization="keep", cache_dir=None) as llm:
         exact = llm.embed(list(texts))
     found: dict[str, float] = {}
     for name in engines:

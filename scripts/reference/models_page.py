@@ -26,8 +26,10 @@ unknown `model_type` is an error that names the nearest known one."""
 CONFIGS = """Fields of `config.json` that a file leaves out have the default of the config class in
 `transformers` 5, under either of a field's two names. A field of another type, and two names with different
 values, are errors that name the field. The class in `architectures` may be one that generates
-(`...ForCausalLM`), a base model (`...Model`), or for encoders one with the head of their training
-(`...ForMaskedLM`); classifiers are refused. Tensors that the model would not read are refused by name, too.
+(`...ForCausalLM`), a base model (`...Model`), or of encoders one that classifies texts or tokens
+(`...ForSequenceClassification`, `...ForTokenClassification`) or has the head of its training
+(`...ForMaskedLM`, which a warning names unless sparse vectors use it); others are refused. Tensors that the
+model would not read are refused by name, too.
 {wrapped} is read as its text model: images are not."""
 RUN = """`--quantization` (or `LLM(quantization=...)`) chooses the format to run in. `auto` and `keep` run a
 checkpoint as it is stored; `bf16`, `int8` and `int4` convert it while it loads."""

@@ -17,7 +17,8 @@ the model's `generation_config.json`.
 The order of the chain is llama.cpp's: logit bias and penalties, `dry`, `top_n_sigma`, `top_k`, `typical_p`,
 `top_p`, `min_p`, `xtc`, temperature. `mirostat` takes the place of everything from `top_n_sigma` to `xtc`.
 Truncation looks at the distribution before temperature. `temperature=0` takes the likeliest token that is
-left.
+left. Every API takes temperatures up to 100: OpenAI's own server stops at 2 and Anthropic's at 1, but clients
+of other servers send more, which makes sense where `min_p` or `top_n_sigma` has cut the distribution before.
 
 A value outside of its range is refused by name with both bounds. Values are checked once, before anything
 is computed."""

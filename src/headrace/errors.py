@@ -149,6 +149,24 @@ class TargetUnreachable(Overloaded):
     kind = "rate_limit_error"
 
 
+class BudgetExceeded(HeadraceError):
+    """An attempt might cost more than a budget has left."""
+
+    remedy = "Wait for the budget's next period, ask for fewer tokens, or raise it in `[budgets]`."
+    status = 402  # and not 429, which clients would send again
+    kind = "insufficient_quota"
+    code = "insufficient_quota"
+
+
+class PriceUnknown(HeadraceError):
+    """A budget bounds the request, and what its target costs is not known."""
+
+    remedy = 'Give the price in `[prices."provider/model"]`, or let the budget have `unpriced = "allow"`.'
+    status = 402
+    kind = "insufficient_quota"
+    code = "price_unknown"
+
+
 class ModelLoading(Overloaded):
     """The model is being loaded."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
@@ -48,9 +47,8 @@ from headrace.tasks.pii.keywords import RedactKeywords, redactor_of
 from headrace.tasks.pii.model_entities import redact_texts
 from headrace.tasks.pii.redaction import Redacted, restore
 from headrace.tasks.sparse import SparseVector, sparse
-from headrace.tasks.task_methods import AsyncTasks, BlockingTasks
+from headrace.tasks.task_methods import AsyncTasks, BlockingTasks, told_call
 
-LOG = logging.getLogger("headrace.llm")
 T = TypeVar("T")
 
 
@@ -93,26 +91,30 @@ class _Model:
         self, texts: Sequence[PromptLike], dimensions: int | None, prompt_name: str | None = None
     ) -> list[Array]:
         self._check_open()
-        return await self.runner.rows(embedding_request(texts, dimensions, prompt_name), new_call())
+        with told_call() as call:
+            return await self.runner.rows(embedding_request(texts, dimensions, prompt_name), call)
 
     async def _classify(
         self, texts: str | Sequence[str | TextPair], truncate: bool, raw: bool
     ) -> list[Classification]:
         self._check_open()
         inputs = [texts] if isinstance(texts, str) else list(texts)
-        return await classify(self.runner, None, inputs, new_call(), truncate=truncate, raw=raw)
+        with told_call() as call:
+            return await classify(self.runner, None, inputs, call, truncate=truncate, raw=raw)
 
     async def _sparse(self, texts: str | Sequence[str], truncate: bool) -> list[SparseVector]:
         self._check_open()
         inputs = [texts] if isinstance(texts, str) else list(texts)
-        return await sparse(self.runner, None, inputs, new_call(), truncate=truncate)
+        with told_call() as call:
+            return await sparse(self.runner, None, inputs, call, truncate=truncate)
 
     async def _token_vectors(self, texts: str | Sequence[str], role: Role, truncate: bool) -> list[Array]:
         self._check_open()
         inputs = [texts] if isinstance(texts, str) else list(texts)
-        return await late_interaction.token_vectors(
-            self.runner, None, inputs, new_call(), role=role, truncate=truncate
-        )
+        with told_call() as call:
+            return await late_interaction.token_vectors(
+                self.runner, None, inputs, call, role=role, truncate=truncate
+            )
 
     async def _redact(self, texts: str | Sequence[str], keywords: RedactKeywords) -> list[Redacted]:
         """By patterns, and by the model where it finds entities."""
@@ -122,7 +124,8 @@ class _Model:
         if not {"entities", "token_classify"} & set(self.model.tasks):
             return [redactor.redact(text) for text in several]
         wanted = keywords.get("entities")
-        return await redact_texts(redactor, several, self.runner, None, new_call(), wanted)
+        with told_call() as call:
+            return await redact_texts(redactor, several, self.runner, None, call, wanted)
 
     def restore(self, text: str, vault: Mapping[str, str]) -> str:
         """The text with the placeholders of `redact` replaced by what they stand for."""
@@ -140,11 +143,8 @@ class _Model:
     ) -> list[list[Entity]]:
         self._check_open()
         several = [texts] if isinstance(texts, str) else list(texts)
-        call = new_call()
-        found = await extract_entities(self.runner, None, several, labels, call, **options)
-        for warning in call.warnings:
-            LOG.warning("%s: %s", warning.param, warning.message)
-        return found
+        with told_call() as call:
+            return await extract_entities(self.runner, None, several, labels, call, **options)
 
 
 def _close(model: LoadedModel, handler: LocalHandler, thread: LoopThread, threads: ModelThreads) -> None:
@@ -309,11 +309,11 @@ class LLM(_Model, BlockingTasks):
         return self._thread.run(self._redact(texts, keywords))
 
     def _stream(self, request: GenerationRequest) -> BlockingStream[CompletionChunk]:
-        handler = self.handler
+        handler, call = self.handler, new_call()
         return BlockingStream(
             self._thread,
-            lambda: open_stream(handler, request, new_call()),
-            lambda stream: ChunkReader(stream.prepared),
+            lambda: open_stream(handler, request, call),
+            lambda stream: ChunkReader(stream.prepared, call.warnings),
             self,
         )
 
@@ -420,8 +420,9 @@ class AsyncLLM(_Model, AsyncTasks):
 
     async def _stream(self, request: GenerationRequest) -> AsyncIterator[CompletionChunk]:
         self._check_open()
-        stream: OpenStream = await open_stream(self.handler, request, new_call())
-        reader = ChunkReader(stream.prepared)
+        call = new_call()
+        stream: OpenStream = await open_stream(self.handler, request, call)
+        reader = ChunkReader(stream.prepared, call.warnings)
         async with aclosing(stream):
             async for batch in stream:
                 for chunk in reader.read(batch):

@@ -26,6 +26,8 @@ from headrace.config.settings import Settings
 from headrace.config.sources import load_settings
 from headrace.loading.loader import load_model
 from headrace.loading.options import EngineOptions
+from headrace.workers.model_manager import ModelManager
+from headrace.workers.model_spec import ModelSpec
 
 REASONING_TEMPLATE = "{% for m in messages %}{{ m.content }}\n{% endfor %}<think>\n{# </think> #}"
 
@@ -115,3 +117,15 @@ def shipped_model_server(template: str, **options: Any) -> Iterator[Running]:
     with running_server(replace(model, template=ChatTemplate(template))) as running:
         yield running
     model.close()
+
+
+@contextmanager
+def server_of(*models: Any, **flags: Any) -> Iterator[Running]:
+    """A server of several loaded models, the first the default one; they stay the caller's to close."""
+    specs = [ModelSpec(name=model.name, model=model.name, options=EngineOptions()) for model in models]
+    table = ModelManager.fixed(models[0], specs[0])
+    for model, spec in zip(models[1:], specs[1:], strict=True):
+        other = ModelManager.fixed(model, spec).default
+        table._entries[spec.name] = other  # type: ignore[attr-defined]
+    with running_server(table, **flags) as running:
+        yield running

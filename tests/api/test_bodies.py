@@ -12,7 +12,6 @@ import pytest
 from in_process import Running
 
 import headrace.api
-import headrace.api.http.body
 from headrace.api.anthropic.body import MessageBody
 from headrace.api.http.body import RequestBody, checked, checked_body
 from headrace.api.http.call_context import HttpCall
@@ -244,10 +243,32 @@ def new_call() -> HttpCall:
     return HttpCall(request_id="r", method="POST", path=CHAT, account=Account("", KeyLimits()))
 
 
-def test_a_body_of_very_many_objects_is_refused_before_it_is_parsed(monkeypatch) -> None:
-    many = json.dumps({**TURN, "guided_json": [{}] * 150_000}).encode()
-    with pytest.raises(InvalidRequest, match=r"150,00\d objects and arrays, at most 50,000"):
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ([{}] * 150_000, r"150,00\d objects and arrays, at most 50,000"),
+        ([1000] * 4_000_000, r"4,000,0\d\d values \(numbers, .*at most 500,000"),
+        ([""] * 600_000, r"600,0\d\d values"),
+    ],
+    ids=["objects", "numbers", "strings"],
+)
+def test_a_body_of_very_many_values_is_refused_before_it_is_parsed(
+    monkeypatch: pytest.MonkeyPatch, value: list[object], message: str
+) -> None:
+    many = json.dumps({**TURN, "guided_json": value}).encode()
+    monkeypatch.setattr(msgspec.json, "decode", None)
+    with pytest.raises(InvalidRequest, match=message) as refused:
         checked_body(ChatBody, many, new_call())
-    monkeypatch.setattr(headrace.api.http.body, "MAX_OBJECTS", 100)
-    text = json.dumps({"messages": [{"role": "user", "content": '{["\\' * 100_000}]}).encode()
-    assert checked_body(ChatBody, text, new_call()).messages, "brackets in texts do not count"
+    assert refused.value.code == "body_too_complex"
+
+
+def test_signs_in_texts_are_no_values() -> None:
+    text = {"messages": [{"role": "user", "content": '{["\\,' * 600_000}]}
+    assert checked_body(ChatBody, json.dumps(text).encode(), new_call()).messages
+
+
+def test_many_numbers_over_http(server: Running) -> None:
+    reply = server.http().post("/v1/embeddings", content=b'{"input":[' + b"1," * 600_000 + b"1]}")
+    assert reply.status_code == 400
+    assert reply.json()["error"]["code"] == "body_too_complex"
+    assert "600,0" in reply.json()["error"]["message"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,6 +52,15 @@ def test_entities_of_one_text_and_of_several(server: Running) -> None:
     assert code == 200
     assert [data["index"] for data in several["data"]] == [0, 1]
     assert several["data"][0]["entities"] == [] and several["data"][1]["entities"] == data["entities"]
+
+
+def test_an_alias_finds_the_same(model: LoadedModel, tmp_path: Path) -> None:
+    with running_server(model, offline=True, store=str(tmp_path / "store.sqlite3")) as server:
+        server.ollama().copy("tagger", "mine")
+        code, found = post(server, input=TEXT, labels=LABELS, model="mine")
+        assert code == 200 and len(found["data"][0]["entities"]) == 2
+        code, found = post(server, input=TEXT, labels=LABELS, model="mine:latest")
+        assert code == 404 and "'mine:latest' is not served" in found["error"]["message"]
 
 
 def test_python_and_http_find_the_same(server: Running) -> None:

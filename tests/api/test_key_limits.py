@@ -12,9 +12,9 @@ from in_process import Running
 from prometheus_client.parser import text_string_to_metric_families
 
 import headrace.api.http.api_keys
-import headrace.api.service
+import headrace.api.http.body_memory
+from headrace.api.http.body_memory import BodyMemory
 from headrace.api.http.call_context import HttpCall
-from headrace.api.service import BodyMemory
 from headrace.errors import Overloaded
 from headrace.inference.accounts import Account, RateLimited, ReadLimits
 from headrace.storage.database import Database
@@ -137,8 +137,8 @@ def test_a_full_queue_refuses_before_the_body_is_read(serve, flags, reason) -> N
 
 
 def test_large_bodies_together_are_bounded(serve, monkeypatch) -> None:
-    monkeypatch.setattr(headrace.api.service, "BODIES_LIMIT_BYTES", 40_000)
-    monkeypatch.setattr(headrace.api.service, "SMALL_BYTES", 1000)
+    monkeypatch.setattr(headrace.api.http.body_memory, "BODIES_LIMIT_BYTES", 40_000)
+    monkeypatch.setattr(headrace.api.http.body_memory, "SMALL_BYTES", 1000)
     server = serve()
     http = server.http()
     large = BODY | {"user": "x" * 22_000}
@@ -150,8 +150,8 @@ def test_large_bodies_together_are_bounded(serve, monkeypatch) -> None:
 
 
 def test_memory_for_bodies_has_a_share_for_each_client(monkeypatch) -> None:
-    monkeypatch.setattr(headrace.api.service, "BODIES_LIMIT_BYTES", 1000)
-    monkeypatch.setattr(headrace.api.service, "SMALL_BYTES", 100)
+    monkeypatch.setattr(headrace.api.http.body_memory, "BODIES_LIMIT_BYTES", 1000)
+    monkeypatch.setattr(headrace.api.http.body_memory, "SMALL_BYTES", 100)
     memory = BodyMemory()
     account = Account("", KeyLimits())
     calls = [

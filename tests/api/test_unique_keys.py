@@ -1,15 +1,34 @@
-"""Keys that a JSON object has twice are found, and nothing else is refused."""
+"""Keys that a JSON object has twice are found, and nothing else is refused; values are counted."""
 
 from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.api.http.body import NAMED_BYTES, refuse_duplicate_keys
+from headrace.api.http.body import NAMED_BYTES, RequestBody, checked_body
+from headrace.api.http.call_context import HttpCall
 from headrace.errors import InvalidRequest
+from headrace.inference.accounts import Account
+from headrace.json_text import counts_of, key_count, largest_counts
+from headrace.storage.keys import KeyLimits
+
+
+class AnyBody(RequestBody):
+    """Has no fields: what is left to find are keys that are there twice."""
+
+
+def refuse_duplicate_keys(body: bytes) -> None:
+    call = HttpCall(request_id="r", method="POST", path="/", account=Account("", KeyLimits()))
+    try:
+        checked_body(AnyBody, body, call)
+    except InvalidRequest as error:
+        if error.code == "duplicate_key":
+            raise
+
 
 TEXT = st.text(alphabet=st.sampled_from('ab:"\\u003é\n{}'), max_size=6)
 VALUES = st.recursive(
@@ -65,3 +84,32 @@ def test_escapes_hide_nothing(text: str) -> None:
 def test_in_large_bodies_the_key_is_not_named() -> None:
     with pytest.raises(InvalidRequest, match="a key twice"):
         refuse_duplicate_keys(b'{"a":1,"a":"' + b"x" * NAMED_BYTES + b'"}')
+
+
+def values_in(value: object) -> tuple[int, int]:
+    """Values and containers, empty containers twice, as the definition of `counts_of` has them."""
+    if not isinstance(value, dict | list):
+        return 1, 0
+    inner = [values_in(one) for one in (value.values() if isinstance(value, dict) else value)]
+    containers = 1 + sum(one[1] for one in inner)
+    return 1 + max(sum(one[0] for one in inner), 1 if not inner else 0), containers
+
+
+@given(VALUES, st.integers(1, 9))
+def test_values_are_counted_in_any_pieces(value: object, piece: int) -> None:
+    raw = json.dumps(value, indent=1, ensure_ascii=False).encode()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("headrace.json_text._PIECE_BYTES", piece)
+        counts = counts_of(raw)
+    assert (counts.values, counts.containers) == values_in(value)
+    assert largest_counts(raw).values >= counts.values
+    assert largest_counts(raw).containers >= counts.containers
+    assert key_count(raw) == msgspec.json.encode(value).count(b":") - strings_of(value).count(":")
+
+
+def strings_of(value: object) -> str:
+    if isinstance(value, dict):
+        return "".join(f"{key}{strings_of(one)}" for key, one in value.items())
+    if isinstance(value, list):
+        return "".join(map(strings_of, value))
+    return value if isinstance(value, str) else ""

@@ -30,6 +30,10 @@ COMMANDS = (
     "show",
     "quantize",
     "entities",
+    "embed",
+    "rerank",
+    "classify",
+    "redact",
     "rm",
     "pull",
     "bench",
@@ -258,13 +262,23 @@ def test_serve_prints_its_address_and_stops_on_signals(
         assert process.stderr.read() == b""
 
 
-def test_the_curl_line_of_a_server_with_a_key(environment: dict[str, str]) -> None:
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_server_with_keys_says_so(environment: dict[str, str], headrace: Headrace, stored: bool) -> None:
+    key, flags = "secret", ["--api-key", "secret"]
+    if stored:
+        key, flags = headrace("keys", "add", "alice").stdout.decode().strip(), []
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with start(environment, "serve", "--port", "0", "--api-key", "secret", **pipes) as process:
+    with start(environment, "serve", "--port", "0", *flags, **pipes) as process:
         assert process.stdout is not None
         lines = b"".join(process.stdout.readline() for _ in range(6))
         assert b"authorization: Bearer KEY" in lines
-        assert b"secret" not in lines
+        assert key.encode() not in lines
+        found = re.search(rb":(\d+)\n", lines)
+        assert found is not None
+        asked = ("ps", "--port", found[1].decode())
+        assert b"asks for an API key: give one with --api-key or HEADRACE_API_KEY" in headrace(*asked).stderr
+        assert b"does not know this API key" in headrace(*asked, "--api-key", "another").stderr
+        assert headrace(*asked, HEADRACE_API_KEY=key).returncode == 0
         process.terminate()
         assert process.wait(30) == 0
 

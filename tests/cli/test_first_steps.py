@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import json
 import os
 import sys
 from collections.abc import Callable
@@ -15,8 +16,9 @@ from test_commands import COMMANDS, PROMPT, Terminal
 
 from headrace import __main__
 from headrace.cli.prompt_input import whole_prompt
-from headrace.cli.terminal import print_table
+from headrace.cli.terminal import print_table, warn
 from headrace.errors import UsageError
+from headrace.inference.events import ParameterWarning
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -64,6 +66,30 @@ def test_the_first_suggestion_answers(inside: Callable[..., Outcome]) -> None:
     assert 'headrace run "extract a gzipped tar archive"' in inside("--help").stdout
     answer = inside("run", "extract a gzipped tar archive", "--temperature", "0").stdout
     assert answer.startswith("tar ") and answer.count("\n") == 1
+
+
+def test_a_system_message_that_the_template_leaves_out_is_named(
+    inside: Callable[..., Outcome], environment: dict[str, str]
+) -> None:
+    flags = ("--temperature", "0", "--system", "You are a helpful assistant.")
+    answered = inside("run", "extract a gzipped tar archive", *flags)
+    assert answered.stdout.startswith("tar ")
+    assert answered.stderr.startswith("warning: the system message has no effect: mini's chat template")
+    [warning] = json.loads(inside("run", "list all files", *flags, "--json").stdout)["warnings"]
+    assert warning["param"] == "messages[0]"
+    terminal = Terminal(environment, "run", *flags)
+    terminal.say(b"list all files\r", b"warning: the system message has no effect")
+    terminal.say(b"show the date\r", b"tokens/s")
+    terminal.expect(PROMPT)
+    terminal.send(b"\x04")
+    assert terminal.close() == 0
+
+
+def test_a_warning_is_told_once_in_a_chat(capsys: pytest.CaptureFixture[str]) -> None:
+    shown: set[str] = set()
+    for _ in range(2):
+        warn([ParameterWarning("messages[0]", "it has no effect")], shown)
+    assert capsys.readouterr().err == "warning: it has no effect\n"
 
 
 @pytest.mark.parametrize(

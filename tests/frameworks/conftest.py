@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
-from in_process import Running, shipped_model_server
+from in_process import Running, server_of, shipped_model_server
+
+from encoder_models import load_encoders
 
 # As Qwen's: tools in the prompt, calls as JSON between marks.
 TEMPLATE = (
@@ -21,6 +24,15 @@ def server() -> Iterator[Running]:
     """A server of the shipped model, whose grammars hold it to whatever a framework asks for."""
     with shipped_model_server(TEMPLATE, max_num_seqs=4, max_batch_tokens=128) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def encoders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A server of tiny encoders, one for each task; the first is the default model."""
+    names = ("embedder", "reranker", "classifier", "nli", "tokens", "states")
+    with ExitStack() as held:
+        models = load_encoders(tmp_path_factory.mktemp("encoders"), held, *names)
+        yield held.enter_context(server_of(*models))
 
 
 @pytest.fixture(autouse=True)

@@ -174,6 +174,10 @@ def test_invalid_structural_tags_are_rejected(form: dict[str, Any], cause: str) 
 def test_too_much_is_refused() -> None:
     with pytest.raises(GrammarError, match="more than 512 tags"):
         GRAMMARS.matcher(triggered(*[DIGITS] * 513, triggers=["<d"]))
+    many = [{"type": "regex", "pattern": f"[a-c]+x{index}"} for index in range(2000)]
+    for kind in ("or", "sequence"):
+        with pytest.raises(GrammarError, match="more than 512 patterns"):
+            GRAMMARS.matcher(tag(format={"type": kind, "elements": many}))
     form: dict[str, Any] = {"type": "any_text"}
     for _ in range(70):
         form = {"type": "sequence", "elements": [form]}

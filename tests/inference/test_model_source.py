@@ -17,7 +17,9 @@ def test_a_call_whose_model_does_not_load_names_that_model() -> None:
     async def acquire(entry: object, keep_alive_s: float | None, *, user: object) -> object:
         raise ModelLoading("the model is loading: try again in a moment")
 
-    manager: Any = SimpleNamespace(find=lambda name: SimpleNamespace(name=name), acquire=acquire)
+    manager: Any = SimpleNamespace(
+        find=lambda name: SimpleNamespace(name=name), acquire=acquire, serves=lambda name: True
+    )
     call = new_call()
     with pytest.raises(ModelLoading):
         asyncio.run(ManagedModels(manager).acquire("other", None, call))

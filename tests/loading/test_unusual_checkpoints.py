@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-import logging
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
+from typer.testing import CliRunner
 
 from golden import CAPACITY, FOLDER, Chunk, make_step, relative_error, scattered_pages
+from headrace.cli.main import build
 from headrace.errors import CorruptFile, HeadraceError, UnsupportedModel
 from headrace.executors.reference import ReferenceExecutor
 from headrace.loading.describe import describe
@@ -78,11 +80,36 @@ def test_constants_of_old_files_are_left_out(tmp_path: Path, golden: str, names:
     plan(changed(tmp_path, golden, dict.fromkeys(names, row(8))))
 
 
-def test_heads_of_an_encoders_training_are_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, logger="headrace.loading")
+def test_heads_of_an_encoders_training_are_named_in_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     more = {"bert.pooler.dense.weight": row(32), "cls.predictions.bias": row(128)}
-    plan(changed(tmp_path, "encoders/bert", more, architectures=["BertForMaskedLM"]))
-    assert "2 tensors are not used: 'bert.pooler.dense.weight', 'cls.predictions.bias'" in caplog.text
+    folder = changed(tmp_path, "encoders/bert", more, architectures=["BertForMaskedLM"])
+    plan(folder)
+    assert "without the head of its training (cls.predictions), which predicts masked" in caplog.text
+    assert describe(str(folder), OPTIONS).unused == ("cls.predictions", "pooler")
+    shown = CliRunner().invoke(build(["show"]), ["show", str(folder)]).output
+    assert "cls.predictions, pooler" in shown
+
+
+def test_a_pooler_alone_needs_no_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    plan(changed(tmp_path, "encoders/bert", {"bert.pooler.dense.weight": row(32)}))
+    assert not caplog.records
+
+
+def test_adapters_of_tasks_are_named_in_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    weights = load_file(FOLDER / "encoders/jina_v3/model.safetensors")
+    adapted = {
+        re.sub(r"(Wqkv|word_embeddings)\.weight$", r"\1.parametrizations.weight.original", name): tensor
+        for name, tensor in weights.items()
+    }
+    at = "encoder.layers.0.mixer.Wqkv.parametrizations.weight.0.lora_"
+    adapted |= {f"{at}A": np.ones((5, 4, 32), np.float32), f"{at}B": np.ones((5, 96, 4), np.float32)}
+    folder = changed(tmp_path, "encoders/jina_v3", lora_adaptations=["retrieval.query"])
+    save_file(adapted, folder / "model.safetensors")
+    plan(folder)
+    assert "without its adapters of tasks" in caplog.text
+    assert describe(str(folder), OPTIONS).unused == ("adapters of tasks",)
 
 
 def test_fewer_layers_than_the_file_holds(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +27,24 @@ def config_of(name: str) -> dict[str, object]:
         ("deberta_v3", {"position_buckets": 1 << 20}, "position_buckets"),
         ("mpnet", {"relative_attention_num_buckets": 8}, "expected 32"),
         ("roberta", {"max_position_embeddings": 2}, "leaves no position"),
-        ("xlm_roberta", {"position_embedding_type": "rotary"}, "rotary"),
+        ("xlm_roberta", {"position_embedding_type": "relative_key"}, "relative_key"),
+        ("roberta", {"position_embedding_type": "alibi"}, "alibi"),
+        ("jina_v2", {"feed_forward_type": "original"}, "feed_forward_type 'original'"),
+        ("jina_v3_native", {"position_embedding_type": "absolute"}, "'rotary'"),
+        ("nomic", {"prenorm": True}, "prenorm"),
+        ("nomic", {"rotary_emb_interleaved": True}, "rotary_emb_interleaved"),
+        ("nomic", {"rotary_emb_fraction": 0.5}, "rotary_emb_fraction 0.5"),
+        ("nomic", {"activation_function": "gelu"}, "activation_function 'gelu'"),
+        ("nomic", {"mlp_fc1_bias": True}, "mlp_fc1_bias"),
+        ("nomic", {"num_experts": 8, "moe_every_n_layers": 2}, "mixture of experts"),
+        ("gte_ntk", {"position_embedding_type": "absolute"}, "'absolute'"),
+        ("gte_ntk", {"layer_norm_type": "rms_norm"}, "'rms_norm'"),
+        ("gte_ntk", {"logn_attention_scale": True}, "logn_attention_scale"),
+        ("gte_ntk", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "'dynamic'"),
+        ("albert", {"num_hidden_groups": 2}, "num_hidden_groups"),
+        ("t5", {"feed_forward_proj": "half-gelu"}, "feed_forward_proj"),
+        ("t5", {"relative_attention_num_buckets": 7}, "7 buckets"),
+        ("t5", {"relative_attention_max_distance": 2}, "up to 2"),
     ],
 )
 def test_variants_are_refused_by_name(name: str, change: dict[str, object], message: str) -> None:
@@ -58,3 +76,18 @@ def test_buckets_equal_those_of_transformers() -> None:
     key_minus_query = torch.arange(511, -512, -1)
     theirs = mpnet.MPNetEncoder.relative_position_bucket(key_minus_query, 32, 128).numpy()
     assert np.array_equal(theirs, t5_buckets(511, 32, 128))
+
+
+def test_a_context_that_would_need_other_frequencies_ends_before(caplog: pytest.LogCaptureFixture) -> None:
+    config = config_of("nomic") | {"n_positions": 128, "max_trained_positions": 96}
+    assert find_model(config).config.context == 128
+    assert find_model(config | {"rotary_scaling_factor": 2.0}).config.context == 96
+    assert "rotary_scaling_factor is not applied" in caplog.text
+
+
+def test_windows_of_embedding_gemma_count_both_sides() -> None:
+    config = config_of("gemma3_embedding")
+    read: Any = find_model(config).config
+    assert read.windows == (5, 5, 0) and read.bidirectional  # sliding_window 8
+    causal: Any = find_model(config | {"use_bidirectional_attention": False}).config
+    assert causal.windows == (8, 8, 0) and not causal.bidirectional

@@ -66,6 +66,20 @@ def test_a_transaction_is_all_or_nothing() -> None:
     assert database.query("SELECT * FROM secrets") == []
 
 
+def test_a_transaction_that_cannot_be_committed_leaves_nothing_open() -> None:
+    database = Database(None)
+    orphan = "INSERT INTO ledger_postings VALUES (7, 0, 'expense:x', 'x', 1, 0)"  # checked at the commit
+    for _ in range(2):
+        with pytest.raises(StoreError, match="FOREIGN KEY"):
+            database.execute(orphan)
+        assert database.query("SELECT count(*) FROM ledger_postings") == [(0,)]
+    database.execute("INSERT INTO secrets VALUES ('a', x'00')")
+    with pytest.raises(StoreError), database.transaction():
+        database.execute("DELETE FROM secrets")
+        database.execute("nonsense")
+    assert database.query("SELECT count(*) FROM secrets") == [(1,)]
+
+
 def test_threads_and_a_second_process_write_together(tmp_path: Path) -> None:
     database = Database(tmp_path / "store.sqlite3")
     database.query("SELECT 1")

@@ -209,7 +209,7 @@ def changed(folder: Path, target: Path, **fields: Any) -> Path:
         ({"encoder_config": None}, UnsupportedModel, "only names its encoder, 'tiny'.*put the config.json"),
         ({"max_width": 0}, CorruptFile, "max_width"),
         ({"ent_token": "<<E>>"}, UnsupportedModel, "has no token '<<E>>'"),
-        ({"encoder_config": {"model_type": "t5"}}, HeadraceError, "model_type 't5' is not supported"),
+        ({"encoder_config": {"model_type": "xlnet"}}, HeadraceError, "model_type 'xlnet' is not supported"),
     ],
 )
 def test_settings_that_are_not_computed_here_are_refused(

@@ -206,6 +206,34 @@ def test_a_worker_that_makes_no_step_is_killed(
     assert remote.engine.status().restarts == 1
 
 
+def test_a_worker_that_compiles_for_long_is_not_killed(
+    remote: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_watch, "LOOK_S", 0.1)
+    monkeypatch.setattr(step_watch, "MIN_PATIENCE_S", 1.0)
+    time.sleep(1.0)  # the watcher's next look is one of those
+    slow = [replace(request(), constraint=slow_to_compile(number)) for number in (201, 202)]
+    compiling = [remote.engine.submit_later(one, lambda events: None) for one in slow]
+    assert remote.engine.status().waiting > 0
+    for one in compiling:
+        with pytest.raises(GrammarError, match="more than 1 s"):
+            one.result(30)
+    assert remote.engine.status().restarts == 0
+
+
+def test_a_worker_that_stops_while_it_compiles_is_killed(
+    remote: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_watch, "LOOK_S", 0.1)
+    monkeypatch.setattr(step_watch, "MIN_PATIENCE_S", 2.0)
+    kill(remote, signal.SIGSTOP)
+    limited = replace(request(tokens=4), constraint=Constraint("regex", "[ab]{4}"))
+    stopped = remote.engine.submit_later(limited, lambda events: None)
+    with pytest.raises(EngineStopped, match="made no step for 2 s"):
+        stopped.result(30)
+    assert set(Running(remote.engine, limited).finish().text[0]) <= {"a", "b"}
+
+
 def free_params(seed: int) -> EngineRequest:
     plain = request(None)
     return replace(plain, params=replace(plain.params, seed=seed))

@@ -199,8 +199,11 @@ def test_a_second_sigterm_ends_streams_with_an_error(serve: Callable[..., Served
     assert served.process.wait(30) == 0
 
 
-def test_health_says_that_a_worker_stands_still(serve: Callable[..., Served], models: Path) -> None:
-    """A stopped process with work: 503 after some seconds, 200 when it goes on."""
+@pytest.mark.parametrize("more", [{}, {"guided_regex": "[a-z]{3}"}], ids=["plain", "with a grammar"])
+def test_health_says_that_a_worker_stands_still(
+    serve: Callable[..., Served], models: Path, more: dict[str, str]
+) -> None:
+    """A stopped process with work, or a grammar to compile: 503 after seconds, 200 when it goes on."""
     served = serve(str(models / "llama3"))
     http = served.http()
     http.post("/v1/completions", json=BODY).raise_for_status()
@@ -208,7 +211,7 @@ def test_health_says_that_a_worker_stands_still(serve: Callable[..., Served], mo
     os.kill(worker, signal.SIGSTOP)
     answers: list[int] = []
     waiting = threading.Thread(
-        target=lambda: answers.append(served.http().post("/v1/completions", json=BODY).status_code)
+        target=lambda: answers.append(served.http().post("/v1/completions", json=BODY | more).status_code)
     )
     assert http.get("/health").status_code == 200
     waiting.start()

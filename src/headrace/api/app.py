@@ -78,7 +78,10 @@ def create_app(
         await service.remote.close()
         service.close()
 
-    app = App(routes=[endpoint.route() for endpoint in endpoints], lifespan=lifespan)
+    # The router tries its routes one after the other: those that are called most come first.
+    first = operations(manager)
+    ordered = sorted(endpoints, key=lambda endpoint: endpoint.path not in first)
+    app = App(routes=[endpoint.route() for endpoint in ordered], lifespan=lifespan)
     app.router.redirect_slashes = False
     app.state.service = service
     app.state.pulls = Pulls()

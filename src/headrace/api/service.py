@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
-from msgspec.structs import replace
 from starlette.requests import Request as HttpRequest
 
 from headrace.api.http.api_keys import KeyRing
+from headrace.api.http.body_memory import BodyMemory
 from headrace.api.http.call_context import HttpCall
 from headrace.api.http.request_log import RequestLog
 from headrace.api.remote_models import RemoteModels
 from headrace.config.settings import Settings
-from headrace.errors import Overloaded, StoreError
+from headrace.errors import StoreError
 from headrace.inference.admission import AdmissionGate
 from headrace.inference.call_context import CallContext
 from headrace.inference.handler import Handler, OpenStream, open_stream
@@ -27,7 +27,7 @@ from headrace.inference.local_handler import LocalHandler
 from headrace.inference.model_runner import ModelRunner
 from headrace.inference.model_source import ManagedModels, ModelThreads
 from headrace.inference.requests import InferenceRequest
-from headrace.storage.aliases import Alias, Aliases
+from headrace.storage.aliases import Aliases
 from headrace.storage.database import Database
 from headrace.tasks.guards.handler import GuardHandler
 from headrace.tasks.guards.settings import read_guards
@@ -43,12 +43,6 @@ CLIENT_GONE = 499  # never sent, only counted and logged
 
 T = TypeVar("T")
 
-BODIES_LIMIT_BYTES = 256 * 2**20  # of all bodies that are being read or parsed
-SHARE = 0.5  # of it, that one key (without keys: one address) may take
-SMALL_BYTES = 64 * 1024
-"""Of each body these bytes do not count, so large bodies never keep small ones out: their number is limited,
-and the connection holds as much in any case."""
-
 
 class Service:
     """Made before the event loop runs; then it belongs to the loop."""
@@ -63,41 +57,31 @@ class Service:
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="headrace-store")
         self._parsers = ThreadPoolExecutor(2, thread_name_prefix="headrace-parse")
         self._model_threads = ModelThreads(2)
-        self._sources = ManagedModels(models)
-        self.local = LocalHandler(self._sources, self._model_threads, settings.tool_format)
+        self.sources = ManagedModels(models)
+        self.local = LocalHandler(self.sources, self._model_threads, settings.tool_format)
         self.remote = RemoteModels(self.local, self.database)
         self.gate = AdmissionGate(
             settings.max_concurrent_requests, settings.max_queued_tokens, lambda: self.local.queued_tokens
         )
         self.gate.starting = models.default.model is None
-        inner = ModelRunner(self.local, self._sources, self._model_threads)
+        inner = ModelRunner(self.local, self.sources, self._model_threads)
         self.guards = GuardHandler(self.remote.handler, read_guards(settings.guards), inner)
         self.moderation = read_moderation(settings.moderation)
         self.handler: Handler = build_chain(self.guards, self.gate)
-        self.runner = ModelRunner(self.handler, self._sources, self._model_threads)
+        self.runner = ModelRunner(self.handler, self.sources, self._model_threads)
         self._log = RequestLog(self.database, self.metrics) if settings.log_requests else None
         self.bodies = BodyMemory()
-        self.aliases: Mapping[str, Alias] = {}
-        """Names that clients gave to models; requests of every API may use them."""
         self.read_aliases()
 
     def read_aliases(self) -> None:
         """Take over the store's aliases. Reads the store: not for the event loop."""
-        try:
-            self.aliases = {alias.name: alias for alias in Aliases(self.database).all()}
-        except StoreError:  # the server starts without them
-            self.aliases = {}
+        with suppress(StoreError):  # the server starts without them
+            self.sources.aliases = {alias.name: alias for alias in Aliases(self.database).all()}
 
     def find(self, name: str | None, call: CallContext | None = None) -> ModelEntry:
-        """The served model of that name, or of an alias; None is the default. ModelNotFound. What an alias
-        says besides is for Ollama's API alone: a warning of `call` says so."""
+        """As `ManagedModels.find`; InvalidRequest for a remote model."""
         self.remote.check_local(name)
-        alias = None if name is None or self.models.serves(name) else self.aliases.get(name)
-        if alias is None:
-            return self.models.find(name)
-        if call is not None and (alias.system is not None or alias.parameters):
-            call.warn("model", "the system prompt and options of this alias hold for Ollama's API only")
-        return self.models.find(alias.target)
+        return self.sources.find(name, call)
 
     def configure(self, settings: Settings) -> None:
         """Take over settings that were read again."""
@@ -117,12 +101,10 @@ class Service:
 
     def metrics_of(self, name: str) -> ModelMetrics:
         """The counters of a model's requests."""
-        return self._sources.metrics_of(name)
+        return self.sources.metrics_of(name)
 
     async def open(self, request: InferenceRequest, call: CallContext) -> OpenStream:
         """Start a request; raises what refuses it."""
-        if request.model is not None and request.model in self.aliases:
-            request = replace(request, model=self.find(request.model, call).name)
         return await open_stream(self.handler, request, call)
 
     def ended(self, call: HttpCall) -> None:
@@ -188,39 +170,3 @@ def new_id(prefix: str) -> str:
 def now_s() -> int:
     """Wall-clock seconds, for the `created` field only."""
     return int(time.time())
-
-
-class BodyMemory:
-    """Counts bytes of bodies, of all clients and of each."""
-
-    def __init__(self) -> None:
-        self._all = 0
-        self._of_client = Counter[str]()
-
-    def hold(self, call: HttpCall, size: int) -> None:
-        """Note that `size` bytes of the call's body have arrived; Overloaded where that is too much."""
-        more = max(0, size - SMALL_BYTES) - call.body_bytes
-        if more <= 0:
-            return
-        held = self._of_client[call.client]
-        if self._all + more > BODIES_LIMIT_BYTES:
-            raise _too_much(f"bodies of {self._all:,} bytes", BODIES_LIMIT_BYTES)
-        if held + more > BODIES_LIMIT_BYTES * SHARE:
-            raise _too_much(f"bodies of {held:,} bytes from this client", int(BODIES_LIMIT_BYTES * SHARE))
-        self._all += more
-        self._of_client[call.client] += more
-        call.body_bytes += more
-
-    def release(self, call: HttpCall) -> None:
-        """The call's body is not needed any more."""
-        self._all -= call.body_bytes
-        self._of_client[call.client] -= call.body_bytes
-        if not self._of_client[call.client]:
-            del self._of_client[call.client]
-        call.body_bytes = 0
-
-
-def _too_much(held: str, limit: int) -> Overloaded:
-    return Overloaded(
-        f"{held} are being read, at most {limit:,} may be at a time: try again later", reason="body_bytes"
-    )

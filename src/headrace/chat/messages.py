@@ -71,6 +71,19 @@ def message_texts(messages: Sequence[Message]) -> str:
     return "\n".join(filter(None, texts))
 
 
+def left_out(messages: Sequence[Message], prompt: str) -> list[int]:
+    """Which system messages do not stand in a rendered prompt; how white space is written does not matter."""
+    instructions = [
+        (index, message.content)
+        for index, message in enumerate(messages)
+        if message.role in ("system", "developer") and message.content and message.content.strip()
+    ]
+    if all(content.strip() in prompt for _, content in instructions):
+        return []
+    packed = "".join(prompt.split())
+    return [index for index, content in instructions if "".join(content.split()) not in packed]
+
+
 def template_messages(messages: Sequence[Message], *, knows_developer: bool = True) -> list[dict[str, Any]]:
     """The dictionaries that templates expect.
 

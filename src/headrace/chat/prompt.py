@@ -59,10 +59,10 @@ class ChatPrompt(Struct, frozen=True):
         )
 
     def unwanted_token_ids(self, tokenizer: Tokenizer) -> frozenset[int]:
-        """Special tokens that begin tool calls, where there is no tool to call."""
+        """Tokens that begin tool calls, special or not, where there is no tool to call."""
         if self.use is not None or not isinstance(self.syntax.family, ToolFormat):
             return frozenset()  # in harmony the same marks begin an answer
-        ids = (_special_id(tokenizer, mark.strip()) for mark in self.syntax.family.opens)
+        ids = (tokenizer.id_of(mark.strip()) for mark in self.syntax.family.opens)
         return frozenset(token_id for token_id in ids if token_id is not None) - tokenizer.eos_ids
 
     def tool_grammar(

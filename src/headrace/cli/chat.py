@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from headrace.chat.templates.chat_template import missing_template
 from headrace.cli.answer_printer import AnswerPrinter, fills_context
 from headrace.cli.statistics import StatisticsReader
-from headrace.cli.terminal import aside, note
+from headrace.cli.terminal import aside, note, warn
 from headrace.config.names import nearest, suggestion
 from headrace.errors import ContextLengthExceeded, HeadraceError
 from headrace.inference.completion import Completion, CompletionChunk
@@ -57,6 +57,7 @@ class ChatHistory:
         self.sampling = dict(sampling)
         self.system = system
         self.messages: list[dict[str, object]] = []
+        self.warned: set[str] = set()
 
     def stream(self) -> Iterator[CompletionChunk]:
         """The answer to the conversation so far."""
@@ -137,6 +138,7 @@ def _take_turn(history: ChatHistory, line: str, statistics: StatisticsReader) ->
     else:
         if completion is None:
             return
+        warn(completion.warnings, history.warned)
         statistics.show(completion)
         if fills_context(completion, history.llm):
             note(f"the context of {context:,} tokens is full, which ended the answer: /reset forgets it")

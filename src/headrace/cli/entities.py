@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from msgspec import to_builtins
+from msgspec import convert, to_builtins
 
 from headrace.cli.flags import takes_settings
-from headrace.cli.load_progress import loaded
-from headrace.cli.prompt_input import MAX_CHARACTERS, whole_prompt
-from headrace.cli.terminal import DIM, PLAIN, JsonFlag, is_styled, print_json
-from headrace.config.settings import MODEL_SETTINGS, Settings
-from headrace.errors import UsageError
+from headrace.cli.task_model import TASK_SETTINGS, ModelFlag, ServerFlag, task_model
+from headrace.cli.terminal import DIM, PLAIN, JsonFlag, aside, is_styled, print_json
+from headrace.cli.text_input import read_text
+from headrace.config.settings import Settings
 from headrace.tasks.entities import Entity
 from headrace.tasks.entity_windows import STRIDE
 
@@ -27,24 +25,25 @@ windows.
 
 \b
 Examples:
-  headrace entities letter.txt --labels person,city
-  echo "I am Ann from Rome" | headrace entities --labels person,city --json
+  headrace entities letter.txt --labels person,location
+  echo "I am John Miller from Berlin" | headrace entities --labels person,location --json
 """
 TAGGER = "tagger"
 COLORS = (42, 43, 46, 45, 44, 41)  # of the background
 
 
-@takes_settings(*MODEL_SETTINGS)
+@takes_settings(*TASK_SETTINGS)
 def command(
     file: Annotated[str, typer.Argument(metavar="[FILE|-]", help="The text; - is stdin.")] = "-",
     labels: Annotated[
         str | None, typer.Option("--labels", help="What to find, separated by commas.", metavar="A,B")
     ] = None,
-    model: Annotated[str, typer.Option("--model", help="The model that finds them.")] = TAGGER,
+    model: ModelFlag = None,
     threshold: Annotated[
         float | None, typer.Option("--threshold", help="Least score, between 0 and 1.", show_default="0.5")
     ] = None,
     nested: Annotated[bool, typer.Option("--nested", help="Entities may lie inside others.")] = False,
+    server: ServerFlag = False,
     json: JsonFlag = False,
     *,
     settings: Settings,
@@ -52,10 +51,25 @@ def command(
     """Find them; see HELP."""
     text = read_text(file)
     wanted = None if labels is None else [label.strip() for label in labels.split(",")]
-    with loaded(model, settings) as llm:
-        [found] = llm.entities(text, wanted, threshold=threshold, flat_ner=not nested, stride=STRIDE)
+    with task_model(settings, model, TAGGER, server=server) as one:
+        found = one.ask(
+            lambda llm: llm.entities(text, wanted, threshold=threshold, flat_ner=not nested, stride=STRIDE)[
+                0
+            ],
+            "/v1/entities",
+            {
+                "input": text,
+                "labels": wanted,
+                "threshold": threshold,
+                "flat_ner": not nested,
+                "stride": STRIDE,
+            },
+            _entities,
+        )
     if json:
         print_json(to_builtins(found))
+    elif not found:
+        aside("nothing was found: try other labels, or a lower --threshold")
     elif is_styled(sys.stdout) and not nested:
         print(marked(text, found))
     else:
@@ -64,22 +78,8 @@ def command(
             print(f"{one.start}\t{one.end}\t{one.score:.3f}\t{one.label}\t{words}")
 
 
-def read_text(file: str) -> str:
-    """The text of a file, or what is piped in; UsageError where it cannot be read."""
-    if file == "-":
-        text = whole_prompt("-")
-        assert text is not None
-        return text
-    try:
-        with Path(file).expanduser().open(encoding="utf-8", newline="") as opened:
-            text = opened.read(MAX_CHARACTERS + 1)
-    except OSError as error:
-        raise UsageError(f"{file} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{file} is not UTF-8 text ({error.reason} at byte {error.start:,})") from None
-    if len(text) > MAX_CHARACTERS:
-        raise UsageError(f"{file} has more than {MAX_CHARACTERS:,} characters: split it")
-    return text
+def _entities(reply: Any) -> list[Entity]:
+    return convert(reply["data"][0]["entities"], list[Entity])
 
 
 def marked(text: str, found: Sequence[Entity]) -> str:

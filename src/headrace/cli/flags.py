@@ -9,7 +9,8 @@ from typing import Annotated, Any, get_type_hints
 import typer
 from msgspec import Struct
 
-from headrace.config.settings import SETTINGS, Settings
+from headrace.cli.help_sections import KEYS, MODEL, MORE_SAMPLING, SAMPLING, SERVER
+from headrace.config.settings import MODEL_SETTINGS, SETTINGS, Settings
 from headrace.config.sources import load_settings
 from headrace.errors import InvalidRequest, UsageError
 from headrace.sampling.parameters import Kind, Parameter
@@ -68,12 +69,23 @@ def _reader(given: Mapping[str, object]) -> Callable[[], Settings]:
 def _setting_flag(name: str) -> Flag:
     setting = SETTINGS[name]
     help = f"{setting.help} [default: {setting.shown_default}]"
-    if isinstance(setting.default, bool):
-        return Flag(name, bool, typer.Option(setting.flag, *setting.aliases, help=help, show_default=False))
     shown = setting.values.shown
-    metavar = shown if setting.values.choices else shown.upper()
-    option = typer.Option(setting.flag, *setting.aliases, help=help, metavar=metavar, show_default=False)
-    return Flag(name, str, option)
+    is_switch = isinstance(setting.default, bool)
+    option = typer.Option(
+        setting.flag,
+        *setting.aliases,
+        help=help,
+        metavar=None if is_switch else shown if setting.values.choices else shown.upper(),
+        show_default=False,
+        rich_help_panel=_section(name),
+    )
+    return Flag(name, bool if is_switch else str, option)
+
+
+def _section(name: str) -> str:
+    if name in MODEL_SETTINGS:
+        return MODEL
+    return KEYS if name.startswith(("key_", "max_")) else SERVER
 
 
 _SHOWN: Mapping[Kind, tuple[Any, str]] = {
@@ -88,11 +100,26 @@ _SHOWN: Mapping[Kind, tuple[Any, str]] = {
 
 def _sampling_flag(parameter: Parameter, flag: str) -> Flag:
     type, metavar = _SHOWN[parameter.kind]
-    option = typer.Option(flag, help=parameter.help, metavar=metavar or None, show_default=False)
+    option = typer.Option(
+        flag,
+        help=parameter.help,
+        metavar=metavar or None,
+        show_default=False,
+        rich_help_panel=SAMPLING if parameter.name in COMMON else MORE_SAMPLING,
+    )
     return Flag(parameter.name, type, option)
 
 
-SAMPLING_FLAGS = tuple(_sampling_flag(row, row.flag) for row in PARAMETERS.values() if row.flag)
+# What most people set, in this order.
+COMMON = (
+    *("temperature", "max_tokens", "stop", "seed", "top_p", "top_k", "min_p"),
+    *("repetition_penalty", "presence_penalty", "frequency_penalty"),
+)
+SAMPLING_FLAGS = tuple(
+    _sampling_flag(row, row.flag)
+    for row in (*map(PARAMETERS.__getitem__, COMMON), *(PARAMETERS[n] for n in PARAMETERS if n not in COMMON))
+    if row.flag
+)
 
 
 def sampling_values(given: Mapping[str, Any]) -> dict[str, Any]:

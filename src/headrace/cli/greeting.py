@@ -10,7 +10,9 @@ from headrace.weights.hub.bundled import list_bundled
 from headrace.workers.model_entry import ModelEntry
 
 
-def greeting(entries: Sequence[ModelEntry], settings: Settings, host: str, port: int) -> list[str]:
+def greeting(
+    entries: Sequence[ModelEntry], settings: Settings, host: str, port: int, *, needs_key: bool
+) -> list[str]:
     """The lines; the first entry is the model that is loaded."""
     model = entries[0].model
     assert model is not None
@@ -27,14 +29,14 @@ def greeting(entries: Sequence[ModelEntry], settings: Settings, host: str, port:
         f"  base URL for OpenAI's clients: {url}/v1",
         f"  for Anthropic's and Ollama's: {url}",
         f"  all endpoints: {url}/docs",
-        f"try: {_request(model, settings, url)}",
+        f"try: {_request(model, url, needs_key=needs_key)}",
     ]
 
 
-def _request(model: LoadedModel, settings: Settings, url: str) -> str:
-    key = " -H 'authorization: Bearer KEY'" if settings.api_key or settings.admin_api_key else ""
+def _request(model: LoadedModel, url: str, *, needs_key: bool) -> str:
+    key = " -H 'authorization: Bearer KEY'" if needs_key else ""
     if "entities" in model.tasks:
-        path, body = "entities", '{"input": "Ann lives in Rome", "labels": ["person", "location"]}'
+        path, body = "entities", '{"input": "My name is John Miller", "labels": ["person", "location"]}'
     elif model.engine.limits.embedding_size:
         path, body = "embeddings", '{"input": "extract a gzipped tar archive"}'
     elif model.template is not None:

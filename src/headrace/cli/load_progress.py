@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Generator
 from contextlib import contextmanager
 
@@ -17,6 +18,7 @@ from headrace.loading.options import engine_options
 @contextmanager
 def loaded(name: str | None, settings: Settings) -> Generator[LLM]:
     """A model that is loaded until the block ends."""
+    logging.basicConfig(format="warning: %(message)s", level=logging.WARNING)  # of tasks, for example
     if name is not None:
         fetch(name, settings)
     with progress_bar("packing weights") as progress:

@@ -11,19 +11,23 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from headrace import __version__
+from headrace.cli.help_sections import SectionedCommand
 from headrace.cli.usage_errors import WRONG_USAGE, usage_text
 from headrace.errors import HeadraceError
 
 COMMANDS = {
     "run": "Stream an answer to a prompt, or chat in the terminal.",
     "serve": "Serve models over OpenAI's, Anthropic's and Ollama's APIs.",
+    "embed": "Turn texts into vectors.",
+    "rerank": "Rank documents by how well they answer a query.",
+    "classify": "Sort texts into labels: a model's own or yours.",
     "entities": "Find entities in a text, by labels of your own.",
     "redact": "Replace personal data in a text.",
     "ps": "List the models of a running server.",
     "stop": "Unload a model of a running server.",
     "keys": "Create, list and revoke API keys of the server.",
-    "providers": "Keys of providers of remote models: add, list, test, remove.",
-    "list": "List the models on this machine, and the remote ones.",
+    "providers": "Keep keys of providers, and check that these answer.",
+    "list": "List the models on this machine and the remote ones.",
     "show": "Show a model's properties, memory use and speed limits.",
     "quantize": "Convert a model to another weight type: GGUF or safetensors.",
     "rm": "Delete a hub model from this machine.",
@@ -44,9 +48,10 @@ Every setting is a flag, a variable (HEADRACE_PORT=9000) or a line in headrace.t
 COMMAND -h` explains a command. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 """
 INTERRUPTED = 130
-# NumPy computes heads of span models in threads of the server: a pool of its own would compete with the
-# engine's for the cores, which makes small products many times slower on a busy machine (decision 0052). Read
-# when NumPy is imported, which is later; a user's setting stays.
+# NumPy's BLAS would have a pool of its own that competes with the engine's for the cores. On two busy ones (EPYC,
+# 2026-11-24, 4 runs each) training a classifier on 400 vectors takes 0.1 s with one thread and 1.1 to 3.4 s with
+# two, a product of 64 by 512 by 2,048 takes 4 ms and 19 to 32. Read when NumPy is imported, which is later; a
+# user's setting stays.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 COMPLETE = "_HEADRACE_COMPLETE"  # set by the shell's script, which then wants the possible next words
 
@@ -80,7 +85,7 @@ def _add(app: typer.Typer, package: str, commands: Mapping[str, str], words: Seq
             _add(group, module.__name__, module.COMMANDS, words[1:])
             app.add_typer(group, name=name, short_help=summary)
         else:
-            app.command(name, help=module.HELP, short_help=summary)(module.command)
+            app.command(name, cls=SectionedCommand, help=module.HELP, short_help=summary)(module.command)
 
 
 def _version(wanted: bool) -> None:

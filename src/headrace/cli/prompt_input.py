@@ -28,6 +28,14 @@ def whole_prompt(prompt: str | None) -> str | None:
     return piped
 
 
+def piped_text() -> str:
+    """What is piped in; UsageError where that is nothing."""
+    text = _read()
+    if not text:
+        raise UsageError("stdin is empty: pipe a text in, or give a FILE")
+    return text
+
+
 def _is_terminal() -> bool:
     return sys.stdin is not None and sys.stdin.isatty()  # pyright: ignore[reportUnnecessaryComparison]
 

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 from msgspec import to_builtins
 
-from headrace.cli.entities import read_text
 from headrace.cli.terminal import JsonFlag, print_json
+from headrace.cli.text_input import read_text
 from headrace.tasks.pii.analyzer import THRESHOLD
 from headrace.tasks.pii.redaction import redact
 

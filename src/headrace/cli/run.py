@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -16,10 +16,11 @@ from headrace.cli.model_argument import ModelArgument, names_a_model
 from headrace.cli.prompt_input import whole_prompt
 from headrace.cli.sql_schema import tables_of
 from headrace.cli.statistics import Statistics, StatisticsReader
-from headrace.cli.terminal import JsonFlag, note, print_json
+from headrace.cli.terminal import JsonFlag, note, print_json, warn
 from headrace.config.settings import MODEL_SETTINGS, Settings
 from headrace.errors import UsageError
 from headrace.inference.completion import Completion, CompletionChunk
+from headrace.inference.model_runner import can_do
 from headrace.llm import LLM
 
 HELP = """Stream an answer to a prompt, or chat in the terminal.
@@ -38,6 +39,16 @@ Examples:
   cat letter.txt | headrace run ./my-model "Summarize this in one sentence:"
   headrace run ./my-model --system "You are a patient teacher."
 """
+
+TASK_COMMANDS: Mapping[str, str] = {
+    "embed": "embed",
+    "classify": "classify",
+    "token_embed": "rerank",
+    "rerank": "rerank",
+    "entities": "entities",
+    "token_classify": "entities",
+}
+"""Which command asks a model for what it can do; sparse vectors have none."""
 
 
 @takes_settings(*MODEL_SETTINGS)
@@ -79,6 +90,7 @@ def command(
     if prompt is None and (raw or json):
         raise UsageError("a chat in the terminal takes no --raw or --json: give a PROMPT")
     with loaded(model, settings) as llm:
+        _check_generates(llm)
         statistics = StatisticsReader(llm, settings, shown=stats)
         if prompt is None:
             chat(llm, sampling, system=system, statistics=statistics)
@@ -90,12 +102,26 @@ def command(
             completion = chunk.completion
         printer.end()
         assert completion is not None
+        warn(completion.warnings)
         if json:
             print_json(_report(llm, completion, statistics.read(completion)))
         else:
             statistics.show(completion)
             if fills_context(completion, llm):
                 note(f"the answer ended where the context of {llm.model.context_length:,} tokens is full")
+
+
+def _check_generates(llm: LLM) -> None:
+    """UsageError that names the command for a model that generates nothing."""
+    tasks = llm.model.tasks
+    if "generate" in tasks:
+        return
+    name, commands = llm.model.name, dict.fromkeys(filter(None, map(TASK_COMMANDS.get, tasks)))
+    remedy = ", ".join(f"`headrace {command} --model {name}`" for command in commands)
+    raise UsageError(
+        f"{name} generates no text, it can {can_do(tasks)}" + (f": use {remedy}" if remedy else ""),
+        param="model",
+    )
 
 
 def _stream(
@@ -118,4 +144,5 @@ def _report(llm: LLM, completion: Completion, statistics: Statistics) -> dict[st
         "usage": to_builtins(completion.usage),
         "timing": to_builtins(completion.timing),
         "statistics": to_builtins(statistics),
+        "warnings": to_builtins(completion.warnings),
     }

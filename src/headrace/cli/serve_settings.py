@@ -10,7 +10,7 @@ from contextlib import ExitStack, suppress
 from functools import partial
 
 from headrace.api.app import create_app
-from headrace.api.http.middleware import exposed
+from headrace.api.http.middleware import exposed, needs_key
 from headrace.api.http.server import bind, serve
 from headrace.api.service import Service
 from headrace.cli.fetching import fetch
@@ -18,6 +18,7 @@ from headrace.cli.greeting import greeting
 from headrace.cli.terminal import note, progress_bar
 from headrace.config.settings import Settings
 from headrace.config.sources import model_entries
+from headrace.config.stderr_log import log_to_stderr
 from headrace.errors import HeadraceError
 from headrace.loading.free_memory import free_memory_bytes
 from headrace.weights.hub.resolver import list_local
@@ -38,7 +39,7 @@ def run(
     names: Sequence[str], settings: Settings, read_settings: Callable[[], Settings], first: Spawned
 ) -> None:
     """Serve until a signal; `first` is a worker process started for the first model."""
-    logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
+    log_to_stderr()
     lookahead_tokens = [WorkerProcess(first)]
 
     def launch(spec: ModelSpec) -> WorkerLoader:
@@ -122,4 +123,5 @@ def _reload(
 
 def _greet(table: ModelManager, settings: Settings, host: str, port: int) -> None:
     with suppress(OSError):  # a server needs no terminal
-        print("\n".join(greeting(table.entries, settings, host, port)), flush=True)
+        lines = greeting(table.entries, settings, host, port, needs_key=needs_key(settings))
+        print("\n".join(lines), flush=True)

@@ -87,6 +87,7 @@ def _about(facts: ModelFacts) -> list[tuple[str, str]]:
         if facts.active_parameters != facts.parameters
         else ""
     )
+    unused = [("not used", ", ".join(facts.unused))] if facts.unused else []
     template = "no" if not facts.chat_template else "yes, with tools" if facts.reads_tools else "yes"
     return [
         ("name", facts.name),
@@ -97,6 +98,7 @@ def _about(facts: ModelFacts) -> list[tuple[str, str]]:
         ("context", f"{facts.context:,} tokens"),
         ("tokenizer", facts.tokenizer),
         ("chat template", template),
+        *unused,
         ("license", facts.license or "unknown"),
         ("path", str(facts.path)),
     ]

@@ -9,11 +9,15 @@ import sys
 import textwrap
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
+if TYPE_CHECKING:
+    from headrace.inference.events import ParameterWarning
+
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
+JsonLinesFlag = Annotated[bool, typer.Option("--json", help="Print a line of JSON for each text instead.")]
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"
 _LEAST_COLUMN = 20  # characters; a narrower last column would say nothing
 
@@ -43,9 +47,33 @@ def print_table(rows: Sequence[Sequence[str]], *, header: Sequence[str] = (), fi
         print("  ".join(entry.ljust(width) for entry, width in zip(line, widths, strict=True)).rstrip())
 
 
+def print_rows(rows: Sequence[Sequence[str]], *, header: Sequence[str]) -> None:
+    """A table on a terminal; in a pipe a line for each row, with tabs between its columns and no header."""
+    if sys.stdout.isatty():
+        print_table([[" ".join(column.split()) for column in row] for row in rows], header=header, fit=True)
+        return
+    for row in rows:
+        print("\t".join(" ".join(column.split()) for column in row))
+
+
+def print_json_lines(values: Sequence[object]) -> None:
+    """Print each value as JSON on a line of its own."""
+    for value in values:
+        print(json.dumps(value, ensure_ascii=False))
+
+
 def note(message: str) -> None:
     """Print a message to stderr, which does not go into a pipe."""
     print(message, file=sys.stderr, flush=True)
+
+
+def warn(warnings: Sequence[ParameterWarning], shown: set[str] | None = None) -> None:
+    """Print warnings to stderr; those in `shown` were printed before, and new ones are added to it."""
+    for warning in warnings:
+        if shown is None or warning.message not in shown:
+            note(f"warning: {warning.message}")
+        if shown is not None:
+            shown.add(warning.message)
 
 
 def is_styled(stream: TextIO) -> bool:

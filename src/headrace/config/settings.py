@@ -155,7 +155,8 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
     api_key: Annotated[
         tuple[str, ...],
         Setting(
-            help="keys that clients must send, with the scope infer; several are separated by commas",
+            help="keys that clients must send, with the scope infer; several are separated by commas, the"
+            " commands that ask a server send the first",
             values=texts("key[,key]"),
             shown_default="none",
         ),

@@ -82,7 +82,7 @@ def _check_kind(request: EngineRequest, embedding_size: int) -> None:
 
 def _check_beams(request: EngineRequest, recurrent: bool) -> None:
     if request.constraint is not None:
-        name = request.constraint.param or request.constraint.kind
+        name = request.constraint.name
         raise InvalidRequest(f"{name} cannot be combined with beam search: leave one out", param=name)
     if request.scaling is not None:
         raise InvalidRequest(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from headrace.errors import ContextLengthExceeded, HeadraceError, InvalidRequest, Overloaded
@@ -12,7 +12,7 @@ from headrace.gateway.target_state import TargetState
 from headrace.inference.attempts import Attempt, AttemptKind, Billed, Hold, SpendRecorder, TokenCounts
 from headrace.inference.call_context import CallContext
 from headrace.inference.events import InferenceEvent, OutputDelta, Prepared, PromptFinished, Started
-from headrace.inference.handler import Handler
+from headrace.inference.handler import Batch, Handler
 from headrace.inference.requests import GenerationRequest
 from headrace.providers.failure import AttemptFailed, Failure
 from headrace.providers.remote_attempt import RemoteAttempt, choices_of, prompt_tokens
@@ -20,8 +20,6 @@ from headrace.providers.usage import ReportedUsage
 
 UNBOUNDED_OUTPUT = 32_768
 """Tokens of a choice for which money is set aside where the request has no `max_tokens`."""
-
-Batches = AsyncGenerator[Sequence[InferenceEvent]]
 
 
 class AttemptRun:
@@ -34,14 +32,15 @@ class AttemptRun:
         call: CallContext,
         number: int,
         kind: AttemptKind,
+        route: str,
     ) -> None:
         self.state = state
-        self.first: Sequence[InferenceEvent] = ()
+        self.first: Batch = ()
         """The batch with the first content."""
         self.cost_nano_usd: int | None = None
         self._kind: AttemptKind = kind
-        self._request, self._call, self._number = request, call, number
-        self._batches: Batches | None = None
+        self._request, self._call, self._number, self._route = request, call, number, route
+        self._batches: AsyncGenerator[Batch] | None = None
         self._remote: RemoteAttempt | None = None
         self._hold: Hold | None = None
         self._spend: SpendRecorder | None = None
@@ -64,6 +63,8 @@ class AttemptRun:
                 provider=state.provider,
                 model=state.provider_model,
                 most=worst_case(self._request),
+                request_id=self._call.request_id,
+                route=self._route,
             )
             self._spend = spend
             if state.remote is None:
@@ -82,7 +83,7 @@ class AttemptRun:
             await self.close()
             raise
 
-    async def rest(self) -> Batches:
+    async def rest(self) -> AsyncGenerator[Batch]:
         """The batches after the first. Raises AttemptFailed."""
         assert self._batches is not None
         try:
@@ -96,7 +97,7 @@ class AttemptRun:
         except AttemptFailed as error:
             await self._fail(error.failure)
 
-    async def _look(self, batch: Sequence[InferenceEvent]) -> None:
+    async def _look(self, batch: Batch) -> None:
         """Book the attempt before its last batch goes out, so that the reply can say what it cost."""
         if not any(isinstance(event, PromptFinished) for event in batch):
             return
@@ -156,6 +157,7 @@ class AttemptRun:
             tokens=self._usage.tokens,
             raw_usage=self._usage.raw,
             reported_nano_usd=self._usage.nano_usd,
+            route=self._route,
         )
         self.cost_nano_usd = await self._spend.settle(hold, attempt)
 
@@ -171,7 +173,7 @@ def worst_case(request: GenerationRequest) -> TokenCounts:
     return TokenCounts(input=prompt_tokens(request), output=each * choices_of(request))
 
 
-def _local_tokens(batch: Sequence[InferenceEvent]) -> TokenCounts:
+def _local_tokens(batch: Batch) -> TokenCounts:
     ends = [event.usage for event in batch if isinstance(event, PromptFinished)]
     cached = sum(one.cached_tokens for one in ends)
     return TokenCounts(
@@ -183,7 +185,7 @@ def _local_tokens(batch: Sequence[InferenceEvent]) -> TokenCounts:
 
 async def _local_batches(
     local: Handler, request: GenerationRequest, call: CallContext, deadline_s: float
-) -> Batches:
+) -> AsyncGenerator[Batch]:
     """The batches of a model of this machine from the first content on; its errors as AttemptFailed."""
     held: list[InferenceEvent] = []
     try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 from msgspec.structs import replace
 
@@ -20,7 +20,7 @@ from headrace.gateway.target_state import TargetState
 from headrace.inference.attempts import AttemptKind, SpendRecorder
 from headrace.inference.call_context import CallContext
 from headrace.inference.events import InferenceEvent, PromptFinished, Started
-from headrace.inference.handler import EventBatches, Handler
+from headrace.inference.handler import Batch, Handler
 from headrace.inference.requests import GenerationRequest, InferenceRequest
 from headrace.providers.capabilities import only_generates
 from headrace.providers.failure import (
@@ -78,7 +78,7 @@ class Attempts:
             self._requests[state] = found
         return self._requests[state]
 
-    async def batches(self) -> EventBatches:
+    async def batches(self) -> AsyncGenerator[Batch]:
         """The events of the request. Raises TargetRefused where no target can honor it."""
         found = next((one for state in list(self._usable) if (one := self._honored(state))), None)
         if found is None:
@@ -199,7 +199,7 @@ class Attempts:
 
     def _begin(self, state: TargetState, kind: AttemptKind) -> asyncio.Task[AttemptRun]:
         self._started += 1
-        run = AttemptRun(state, self._requests[state], self._call, self._started, kind)
+        run = AttemptRun(state, self._requests[state], self._call, self._started, kind, self._route.name)
 
         async def opened() -> AttemptRun:
             await run.open(self._local, self._spend, self._deadline_s)

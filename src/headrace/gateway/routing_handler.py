@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 
 from headrace.gateway.attempts import Attempts
@@ -12,7 +12,7 @@ from headrace.gateway.routes import LocalTarget, Route, Target
 from headrace.gateway.target_state import TargetState
 from headrace.inference.attempts import SpendRecorder
 from headrace.inference.call_context import CallContext
-from headrace.inference.handler import EventBatches, Handler
+from headrace.inference.handler import Batch, EventBatches, Handler
 from headrace.inference.requests import InferenceRequest
 from headrace.providers.failure import LoopDetected
 from headrace.providers.remote_handler import RemoteHandler
@@ -91,7 +91,9 @@ class RoutingHandler:
             return self._local.handle(request, call)
         return self._routed(route, request, call)
 
-    async def _routed(self, route: Route, request: InferenceRequest, call: CallContext) -> EventBatches:
+    async def _routed(
+        self, route: Route, request: InferenceRequest, call: CallContext
+    ) -> AsyncGenerator[Batch]:
         call.model = route.name
         if self.server_id in call.hops or len(call.hops) >= MAX_HOPS:
             raise LoopDetected(

@@ -104,7 +104,7 @@ def first_lines(message: str) -> str:
 
 
 def _grammar(constraint: Constraint, special_ids: Mapping[str, int]) -> dict[str, object]:
-    text, name = constraint.text, constraint.param or constraint.kind
+    text, name = constraint.text, constraint.name
     if constraint.kind == "json_object":
         return {"json_schema": json.loads(schema_text({"type": "object"}, param=name))}
     if constraint.kind == "json_schema":

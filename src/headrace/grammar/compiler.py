@@ -18,7 +18,7 @@ from headrace.grammar.compile import COMPILER_STACK_BYTES
 from headrace.grammar.compile_server import Compiled, PlainTable
 from headrace.grammar.constraint import Constraint, GrammarError
 from headrace.grammar.token_table import TokenTable
-from headrace.isolation.child import IsolatedProcess, LimitExceeded, WorkFailed
+from headrace.isolation.child import IsolatedProcess, LimitExceeded, WorkFailed, WorkLost
 from headrace.isolation.limits import ProcessLimits
 
 MAX_CPU_S = 1.0
@@ -70,7 +70,7 @@ class GrammarCompiler(Generic[T]):
         """What `build` makes of the constraint. The future may be cancelled at any time.
 
         It fails with GrammarError where the constraint cannot be compiled or takes more than the limits, and
-        with Overloaded where too many take long.
+        with Overloaded where too many take long or the process was ended from outside.
         """
         payload = msgspec.msgpack.encode(constraint)
         key = sha256(payload).digest()
@@ -154,6 +154,12 @@ class GrammarCompiler(Generic[T]):
         limits = ProcessLimits(cpu_s, MAX_MEMORY_BYTES + COMPILER_STACK_BYTES)
         try:
             output = self._process.call(job.payload, limits, niceness=niceness)
+        except WorkLost as error:
+            raise Overloaded(
+                f"the process that compiled {job.constraint.name} was lost ({error}), for want of memory "
+                "perhaps: send the request again",
+                reason="grammars",
+            ) from error
         except WorkFailed as error:
             raise job.constraint.error(f"cannot be compiled: the compiler failed ({error})") from error
         compiled = msgspec.msgpack.decode(output, type=Compiled)

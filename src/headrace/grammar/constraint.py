@@ -63,10 +63,14 @@ class Constraint(Struct, frozen=True, eq=False):
     def _described(self) -> tuple[Kind, str, str | None, bool]:
         return self.kind, self.text, self.after, self.disable_additional_properties
 
+    @property
+    def name(self) -> str:
+        """What errors call it."""
+        return self.param or self.kind
+
     def error(self, cause: str) -> GrammarError:
         """An error about this constraint."""
-        name = self.param or self.kind
-        return GrammarError(f"{name} {cause}", param=name)
+        return GrammarError(f"{self.name} {cause}", param=self.name)
 
 
 def schema_constraint(schema: object, *, after: str | None = None, param: str | None = None) -> Constraint:

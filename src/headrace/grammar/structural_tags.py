@@ -15,6 +15,8 @@ Json = Mapping[str, Any]
 
 MAX_TAGS = 512
 """The compiler takes a millisecond for each."""
+MAX_PATTERNS = 512
+"""Regular expressions, also those of tags. Each is a lexeme, and the lexer follows all that fit at once."""
 
 
 def structural_tag_grammar(constraint: Constraint, tag: object, special_ids: Mapping[str, int]) -> str:
@@ -58,7 +60,7 @@ class _Writer:
             re.compile("(" + "|".join(map(re.escape, longest_first)) + ")") if longest_first else None
         )
         self._rules = ["FREE: /(?s:.*)/"]
-        self._tags = 0
+        self._tags = self._patterns = 0
         self._formats: Mapping[str, Callable[[Json, int], str]] = {
             "const_string": lambda form, _: self.text(self.string(form, "value")),
             "json_schema": lambda form, _: self._schema(form),
@@ -163,6 +165,9 @@ class _Writer:
 
     def _pattern(self, form: Json) -> str:
         pattern = self.string(form, "pattern")
+        self._patterns += 1
+        if self._patterns > MAX_PATTERNS:
+            raise self.error(f"it has more than {MAX_PATTERNS:,} patterns: join them with |, or split it")
         if nesting(pattern) > MAX_NESTING:
             raise self.error(f"a pattern nests brackets more than {MAX_NESTING} levels deep")
         return lark_regex(pattern)
@@ -196,7 +201,7 @@ class _Writer:
 
     @property
     def _name(self) -> str:
-        return self._constraint.param or self._constraint.kind
+        return self._constraint.name
 
     def error(self, cause: str) -> Exception:
         """What to raise."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from contextlib import aclosing, contextmanager
+from contextlib import ExitStack, contextmanager
 
 from headrace.errors import ModelLoading, Overloaded
 from headrace.inference.call_context import CallContext
-from headrace.inference.handler import EventBatches, Handler
+from headrace.inference.handler import EventBatches, Handler, Unchanged
 from headrace.inference.requests import InferenceRequest
 
 
@@ -76,9 +76,9 @@ class AdmissionHandler:
     def __init__(self, inner: Handler, gate: AdmissionGate) -> None:
         self._inner, self._gate = inner, gate
 
-    async def handle(self, request: InferenceRequest, call: CallContext) -> EventBatches:
+    def handle(self, request: InferenceRequest, call: CallContext) -> EventBatches:
         """See `Handler.handle`."""
-        with self._gate.admitted(call):
-            async with aclosing(self._inner.handle(request, call)) as batches:
-                async for batch in batches:
-                    yield batch
+        with ExitStack() as entered:
+            entered.enter_context(self._gate.admitted(call))
+            batches = self._inner.handle(request, call)
+            return Unchanged(batches, ended=entered.pop_all().close)

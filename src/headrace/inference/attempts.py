@@ -31,10 +31,10 @@ class Attempt(Struct, frozen=True, kw_only=True):
     """One attempt, ended. `number` counts from 1 within the request.
 
     `target` is the name in the table of models, `provider` "" for a model of this machine, `provider_model`
-    the provider's own name. `billed` says whether the provider charges for it; "maybe" where the connection broke
-    after the request was sent. `raw_usage` is the usage object as received, JSON; b"" where there was none.
-    `reported_nano_usd` is the cost that the provider itself stated. `processing` is its word for the tier,
-    such as "batch" or "priority".
+    the provider's own name. `billed` says whether the provider charges for it; "maybe" where the connection
+    broke after the request was sent. `raw_usage` is the usage object as received, JSON; b"" where there was
+    none. `reported_nano_usd` is the cost that the provider itself stated. `processing` is its word for the
+    tier, such as "batch" or "priority". `route` is the name that the client asked for.
     """
 
     request_id: str
@@ -53,6 +53,7 @@ class Attempt(Struct, frozen=True, kw_only=True):
     raw_usage: bytes = b""
     reported_nano_usd: int | None = None
     processing: str = "standard"
+    route: str = ""
 
 
 class Hold(Struct, frozen=True):
@@ -66,9 +67,19 @@ class SpendRecorder(Protocol):
     """Sets money aside before an attempt and books what it cost after it. Integer nano-dollars."""
 
     async def reserve(
-        self, *, account: str, target: str, provider: str, model: str, most: TokenCounts
+        self,
+        *,
+        account: str,
+        target: str,
+        provider: str,
+        model: str,
+        most: TokenCounts,
+        request_id: str = "",
+        route: str = "",
+        processing: str = "standard",
     ) -> Hold:
-        """Set aside the worst case of an attempt; raises where a budget does not allow it."""
+        """Set aside the worst case of an attempt; raises where a budget does not allow it. Limits per request
+        and per route need the request's id and the route's name."""
         ...
 
     async def settle(self, hold: Hold, attempt: Attempt) -> int | None:
@@ -81,7 +92,16 @@ class NoSpendRecorder:
     """For a server without a ledger: every attempt is allowed, none is booked."""
 
     async def reserve(
-        self, *, account: str, target: str, provider: str, model: str, most: TokenCounts
+        self,
+        *,
+        account: str,
+        target: str,
+        provider: str,
+        model: str,
+        most: TokenCounts,
+        request_id: str = "",
+        route: str = "",
+        processing: str = "standard",
     ) -> Hold:
         """Always allowed."""
         return Hold(0, None)

@@ -9,7 +9,14 @@ from msgspec import Struct
 from headrace.chat.messages import ToolCall
 from headrace.chat.tool_formats.events import AnswerEvent, Reasoning, Text
 from headrace.engine.request import Selection, Timing, Usage
-from headrace.inference.events import InferenceEvent, OutputDelta, OutputFinished, Prepared, TokenText
+from headrace.inference.events import (
+    InferenceEvent,
+    OutputDelta,
+    OutputFinished,
+    ParameterWarning,
+    Prepared,
+    TokenText,
+)
 from headrace.inference.result import ChoiceResult, PromptResult, ResultCollector
 
 
@@ -29,7 +36,8 @@ class Choice(Struct, frozen=True):
 class Completion(Struct, frozen=True):
     """The answer to one prompt; `text`, `tokens`, `finish_reason`, `reasoning` and `tool_calls` are those of
     the first choice. With `vote`, `best_by` or `max_total_tokens` the choices are in the order of the
-    `selection`, the winner first. `prompt_logprobs` has all tokens of the prompt but the first.
+    `selection`, the winner first. `prompt_logprobs` has all tokens of the prompt but the first. `warnings`
+    name what was accepted and has no effect, or another one than usual.
     """
 
     choices: tuple[Choice, ...]
@@ -38,6 +46,7 @@ class Completion(Struct, frozen=True):
     seed: int
     prompt_logprobs: tuple[TokenText, ...] = ()
     selection: Selection | None = None
+    warnings: tuple[ParameterWarning, ...] = ()
 
     @property
     def text(self) -> str:
@@ -72,10 +81,12 @@ class CompletionChunk(Struct, frozen=True):
 
 
 class ChunkReader:
-    """Turns the events of a request with one prompt into chunks; the last one has the completion."""
+    """Turns the events of a request with one prompt into chunks; the last one has the completion, with the
+    `warnings` that there are by then."""
 
-    def __init__(self, prepared: Prepared) -> None:
+    def __init__(self, prepared: Prepared, warnings: Sequence[ParameterWarning] = ()) -> None:
         self._collector = ResultCollector(1, prepared.choices)
+        self._warnings = warnings
 
     def read(self, events: Sequence[InferenceEvent]) -> list[CompletionChunk]:
         """The chunks of a batch of events."""
@@ -89,7 +100,7 @@ class ChunkReader:
     def last(self) -> CompletionChunk:
         """The chunk at the end of the stream."""
         [result] = self._collector.prompts
-        return CompletionChunk("", completion=_completion(result))
+        return CompletionChunk("", completion=_completion(result, self._warnings))
 
 
 def _chunk(choice: int, parts: Sequence[AnswerEvent], tokens: tuple[int, ...]) -> CompletionChunk:
@@ -98,13 +109,15 @@ def _chunk(choice: int, parts: Sequence[AnswerEvent], tokens: tuple[int, ...]) -
     return CompletionChunk(text, choice, tokens, reasoning=reasoning)
 
 
-def _completion(result: PromptResult) -> Completion:
+def _completion(result: PromptResult, warnings: Sequence[ParameterWarning]) -> Completion:
     selection, ended = result.selection, result.ended
     scores = dict(enumerate(selection.scores)) if selection is not None else {}
     choices = tuple(_choice(one, scores.get(result.choices.index(one))) for one in result.ranked())
     prompt_logprobs = () if result.scores is None else result.scores[1:]
     assert ended.seed is not None  # models of this process draw one
-    return Completion(choices, ended.usage, ended.timing, ended.seed, prompt_logprobs, selection)
+    return Completion(
+        choices, ended.usage, ended.timing, ended.seed, prompt_logprobs, selection, tuple(warnings)
+    )
 
 
 def _choice(result: ChoiceResult, score: float | None) -> Choice:

@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
-from typing import Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Protocol, Self
 
 from headrace.inference.call_context import CallContext
 from headrace.inference.events import InferenceEvent, Prepared
 from headrace.inference.requests import InferenceRequest
 
-EventBatches = AsyncGenerator[Sequence[InferenceEvent]]
-"""Events in order, in batches: those that are ready at the same time, as after one step of an engine.
+Batch = Sequence[InferenceEvent]
 
-Batches instead of single events save one wake-up of the consumer per event. The first batch is `Prepared`,
-the second `Started`; an error before that means that nothing was computed. A request ends with the stream, or
-with the HeadraceError that it raises. Closing the stream cancels what is running."""
+
+class EventBatches(Protocol):
+    """Events in order, in batches: those that are ready at the same time, as after one step of an engine.
+
+    Batches instead of single events save one wake-up of the consumer per event. The first batch is
+    `Prepared`, the second `Started`; an error before that means that nothing was computed. A request ends
+    with the stream, or with the HeadraceError that it raises. An asynchronous generator is one.
+    """
+
+    def __aiter__(self) -> AsyncIterator[Batch]: ...
+
+    def __anext__(self) -> Awaitable[Batch]: ...
+
+    def aclose(self) -> Awaitable[None]:
+        """Cancel what is running. The consumer calls this, also after the stream's end or an error."""
+        ...
 
 
 class Handler(Protocol):
     """Answers requests: a local model, a remote one, or a wrapper around another handler.
 
     A wrapper adds one concern (limits, a cache, a router) and delegates to the handler inside it, as
-    httpx's transports do.
+    httpx's transports do. One that changes no event returns `Unchanged`.
     """
 
     def handle(self, request: InferenceRequest, call: CallContext) -> EventBatches:
@@ -29,8 +41,49 @@ class Handler(Protocol):
         ...
 
 
+class Unchanged:
+    """The batches of another handler as they are. `first` sees the first one; `ended` runs when it is closed.
+
+    A generator that yields each batch again costs the execution of its frame per token of every stream. This
+    returns the awaitables of the other handler.
+    """
+
+    __slots__ = ("_batches", "_ended", "_first")
+
+    def __init__(
+        self,
+        batches: EventBatches,
+        *,
+        ended: Callable[[], None],
+        first: Callable[[Batch], None] | None = None,
+    ) -> None:
+        self._batches, self._first = batches, first
+        self._ended: Callable[[], None] | None = ended
+
+    def __aiter__(self) -> Self:
+        return self
+
+    def __anext__(self) -> Awaitable[Batch]:
+        return self._batches.__anext__() if self._first is None else self._see_first(self._first)
+
+    async def _see_first(self, first: Callable[[Batch], None]) -> Batch:
+        batch = await self._batches.__anext__()
+        self._first = None
+        first(batch)
+        return batch
+
+    async def aclose(self) -> None:
+        """Close what is inside; then `ended` runs, once."""
+        try:
+            await self._batches.aclose()
+        finally:
+            ended, self._ended = self._ended, None
+            if ended is not None:
+                ended()
+
+
 class OpenStream:
-    """The stream of a request that was accepted. Close it, or read it to its end."""
+    """The stream of a request that was accepted. Its consumer closes it."""
 
     __slots__ = ("_batches", "prepared")
 
@@ -50,9 +103,9 @@ async def open_stream(handler: Handler, request: InferenceRequest, call: CallCon
     """Start a request. Raises what refuses it, so that a surface can still answer with an error."""
     batches = handler.handle(request, call)
     try:
-        [prepared] = await anext(batches)
+        [prepared] = await batches.__anext__()
         assert isinstance(prepared, Prepared)
-        await anext(batches)
+        await batches.__anext__()
     except BaseException:
         await batches.aclose()
         raise

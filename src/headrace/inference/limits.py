@@ -4,14 +4,13 @@ urgency; how long a model stays in memory."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import aclosing
 
 from msgspec.structs import replace
 
 from headrace.engine.request import Usage
 from headrace.inference.call_context import CallContext
 from headrace.inference.events import Prepared
-from headrace.inference.handler import EventBatches, Handler
+from headrace.inference.handler import Batch, EventBatches, Handler, Unchanged
 from headrace.inference.requests import GenerationRequest, InferenceRequest
 
 
@@ -21,20 +20,23 @@ class LimitsHandler:
     def __init__(self, inner: Handler) -> None:
         self._inner = inner
 
-    async def handle(self, request: InferenceRequest, call: CallContext) -> EventBatches:
+    def handle(self, request: InferenceRequest, call: CallContext) -> EventBatches:
         """See `Handler.handle`."""
         request = _allowed(request, call)
         reserved, before = 0, len(call.usages)
-        try:
-            async with aclosing(self._inner.handle(request, call)) as batches:
-                async for batch in batches:
-                    if not reserved and isinstance(batch[0], Prepared):
-                        cost = _cost(request, batch[0])
-                        call.account.reserve(cost)
-                        reserved = cost
-                    yield batch
-        finally:
+
+        def reserve(first: Batch) -> None:
+            nonlocal reserved
+            [prepared] = first
+            assert isinstance(prepared, Prepared)
+            cost = _cost(request, prepared)
+            call.account.reserve(cost)
+            reserved = cost
+
+        def settle() -> None:
             call.when_ended(lambda: _settle(call, reserved, call.usages[before:]))
+
+        return Unchanged(self._inner.handle(request, call), first=reserve, ended=settle)
 
 
 def _allowed(request: InferenceRequest, call: CallContext) -> InferenceRequest:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from contextlib import aclosing
+from collections.abc import AsyncGenerator
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ from headrace.inference.call_context import CallContext
 from headrace.inference.engine_run import EngineRun
 from headrace.inference.event_bridge import EventBridge
 from headrace.inference.events import Prepared, PreparedPrompt, Started
-from headrace.inference.handler import EventBatches
+from headrace.inference.handler import Batch
 from headrace.inference.model_runner import check_tasks
 from headrace.inference.model_source import ModelSource, ModelThreads
 from headrace.inference.preparation import PreparedRequest, prepare_request, prompt_texts
@@ -38,7 +38,8 @@ QUICK_CHARACTERS = 4 * 1024
 class LocalHandler:
     """Chat template, tokenizer, engine client and output parser of the models of one process.
 
-    Lives on one event loop at a time. `runs` are the requests that have not ended.
+    Lives on one event loop at a time. `runs` are the requests that have not ended, with the tokens of their
+    prompts while nothing has been computed.
     """
 
     def __init__(self, models: ModelSource, threads: ModelThreads, tool_format: str | None = None) -> None:
@@ -46,7 +47,7 @@ class LocalHandler:
         self._threads = threads
         self._bridge: EventBridge | None = None
         self.tool_format = tool_format
-        self.runs: set[EngineRun] = set()
+        self.runs: dict[EngineRun, int] = {}
         self.queued_tokens = 0
         """Tokens of prompts that have not produced anything yet."""
 
@@ -55,68 +56,69 @@ class LocalHandler:
         if self._bridge is not None:
             self._bridge.close()
 
-    async def handle(self, request: InferenceRequest, call: CallContext) -> EventBatches:
+    async def handle(self, request: InferenceRequest, call: CallContext) -> AsyncGenerator[Batch]:
         """See `Handler.handle`."""
         asked_s = time.monotonic()
-        model, release = await self._models.acquire(request.model, request.keep_alive_s, call)
+        model, release = await self._models.acquire(self._name(request), request.keep_alive_s, call)
         call.load_s = time.monotonic() - asked_s
+        run: EngineRun | None = None
         try:
             self._check_kind(request, model)
             prepared = await self._prepared(request, model, call)
             yield [_announced(request, prepared, model)]
-            run = self._run if prepared.otherwise is None else self._run_once_or_again
-            async with aclosing(run(request, prepared, model, call)) as batches:
-                async for batch in batches:
-                    yield batch
-        finally:
-            call.when_ended(release)
-
-    async def _run_once_or_again(
-        self, request: InferenceRequest, prepared: PreparedRequest, model: LoadedModel, call: CallContext
-    ) -> EventBatches:
-        """As `_run`. Where the schemas of tools cannot be compiled, these may have any arguments."""
-        has_started = False
-        try:
-            async with aclosing(self._run(request, prepared, model, call)) as batches:
-                async for batch in batches:
-                    has_started = True
-                    yield batch
-            return
-        except InvalidRequest as error:
-            if has_started or error.code != GrammarError.code:
-                raise
-            call.warn("tools", f"calls can have any arguments: {error.message}")
-            again = tuple(replace(one, constraint=prepared.otherwise) for one in prepared.requests)
-            prepared = replace(prepared, requests=again)
-        async with aclosing(self._run(request, prepared, model, call)) as batches:
-            async for batch in batches:
-                yield batch
-
-    async def _run(
-        self, request: InferenceRequest, prepared: PreparedRequest, model: LoadedModel, call: CallContext
-    ) -> EventBatches:
-        engine, metrics = model.engine, self._models.metrics(model)
-        run = EngineRun(engine, self._event_bridge(), metrics, call, len(prepared.requests))
-        tokens = sum(len(one.prompt) for one in prepared.requests)
-        waiting = tokens
-        self.runs.add(run)
-        self.queued_tokens += waiting
-        try:
-            await self._submit(run, prepared, model, quick=tokens <= QUICK_TOKENS)
+            run = await self._started(prepared, model, call)
             # Where it may be refused because of its target, no reply begins before that is decided.
             first = await run.next() if model.engine.limits.pace.refuses else []
             yield [Started()]
+            read = prepared.reader.read
             while indexed := first or await run.next():
                 first = []
-                self.queued_tokens -= waiting
-                waiting = 0
-                read = prepared.reader.read
+                self._computing(run)
                 yield [event for index, events in indexed for event in read(index, events)]
         finally:
+            if run is not None:
+                self._end(run, call)
+            call.when_ended(release)
+
+    async def _started(self, prepared: PreparedRequest, model: LoadedModel, call: CallContext) -> EngineRun:
+        """The run of a request. Where the schemas of tools cannot be compiled, these may have any
+        arguments."""
+        try:
+            return await self._submitted(prepared, model, call)
+        except InvalidRequest as error:
+            if prepared.otherwise is None or error.code != GrammarError.code:
+                raise
+            call.warn("tools", f"calls can have any arguments: {error.message}")
+            again = tuple(replace(one, constraint=prepared.otherwise) for one in prepared.requests)
+            return await self._submitted(replace(prepared, requests=again), model, call)
+
+    async def _submitted(self, prepared: PreparedRequest, model: LoadedModel, call: CallContext) -> EngineRun:
+        engine, metrics = model.engine, self._models.metrics(model)
+        run = EngineRun(engine, self._event_bridge(), metrics, call, len(prepared.requests))
+        tokens = sum(len(one.prompt) for one in prepared.requests)
+        self.runs[run] = tokens
+        self.queued_tokens += tokens
+        try:
+            await self._submit(run, prepared, model, quick=tokens <= QUICK_TOKENS)
+        except BaseException:
+            self._end(run, call)
+            raise
+        return run
+
+    def _computing(self, run: EngineRun) -> None:
+        """Its prompts wait no more."""
+        if waiting := self.runs[run]:
             self.queued_tokens -= waiting
-            run.cancel()  # pages are free after the current step, which nothing here waits for
-            call.running.append(run.finished)
-            call.when_ended(lambda: self.runs.discard(run))
+            self.runs[run] = 0
+
+    def _end(self, run: EngineRun, call: CallContext) -> None:
+        self._computing(run)
+        run.cancel()  # pages are free after the current step, which nothing here waits for
+        call.running.append(run.finished)
+        call.when_ended(lambda: self._forget(run))
+
+    def _forget(self, run: EngineRun) -> None:
+        del self.runs[run]
 
     async def _prepared(
         self, request: InferenceRequest, model: LoadedModel, call: CallContext
@@ -151,8 +153,16 @@ class LocalHandler:
             submitting.add_done_callback(lambda done: done.cancelled() or done.exception())
             await asyncio.shield(submitting)
 
+    def _name(self, request: InferenceRequest) -> str | None:
+        """The model that is asked; for embeddings without a name the first that makes them, if any does."""
+        if request.model is None and isinstance(request, EmbeddingRequest):
+            return self._models.able(request.task)
+        return request.model
+
     def _check_kind(self, request: InferenceRequest, model: LoadedModel) -> None:
         if not isinstance(request, EmbeddingRequest):
+            if "generate" not in model.tasks:
+                check_tasks(model, "generate")
             return
         if not model.engine.limits.embedding_size:
             raise InvalidRequest(

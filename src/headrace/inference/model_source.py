@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 from weakref import WeakKeyDictionary
-
-if TYPE_CHECKING:
-    from headrace.engine.client import LoadedModel
-    from headrace.tokenization.tokenizer import Tokenizer
-
-from typing import TYPE_CHECKING, Protocol
 
 from headrace.errors import HeadraceError
 from headrace.inference.call_context import CallContext
+from headrace.inference.events import ParameterWarning
+from headrace.storage.aliases import Alias
 from headrace.telemetry.request_metrics import ModelMetrics
 from headrace.weights.head import TaskName, read_head
 from headrace.weights.hub.resolver import resolve
@@ -23,11 +19,15 @@ from headrace.weights.pooling import read_pooling
 
 if TYPE_CHECKING:
     from headrace.engine.client import LoadedModel
+    from headrace.tokenization.tokenizer import Tokenizer
     from headrace.workers.model_entry import ModelEntry
     from headrace.workers.model_manager import ModelManager
 
-
 T = TypeVar("T")
+
+_OLLAMAS_ALONE = ParameterWarning(
+    "model", "the system prompt and options of this alias hold for Ollama's API only"
+)
 
 
 class ModelSource(Protocol):
@@ -62,14 +62,31 @@ class ManagedModels:
 
     def __init__(self, manager: ModelManager) -> None:
         self._manager = manager
+        self.aliases: Mapping[str, Alias] = {}
+        """Names that clients gave to models; requests of every API may use them."""
         self._metrics: dict[str, ModelMetrics] = {}
         self._tasks_of_unloaded: dict[str, Sequence[TaskName]] = {}
+
+    def alias_of(self, name: str | None) -> Alias | None:
+        """The alias of that name, where no model has it."""
+        return None if name is None or self._manager.serves(name) else self.aliases.get(name)
+
+    def find(self, name: str | None, call: CallContext | None = None) -> ModelEntry:
+        """The served model of that name, or of an alias; None is the default. ModelNotFound. What an alias
+        says besides is for Ollama's API alone: a warning of `call` says so."""
+        alias = self.alias_of(name)
+        if alias is None:
+            return self._manager.find(name)
+        says_more = alias.system is not None or alias.parameters
+        if call is not None and says_more and _OLLAMAS_ALONE not in call.warnings:
+            call.warnings.append(_OLLAMAS_ALONE)
+        return self._manager.find(alias.target)
 
     async def acquire(
         self, name: str | None, keep_alive_s: float | None, call: CallContext
     ) -> tuple[LoadedModel, Callable[[], None]]:
         """As `ModelSource.acquire`."""
-        entry = self._manager.find(name)
+        entry = self.find(name, call)
         call.model = entry.name
         return await self._manager.acquire(entry, keep_alive_s, user=call)
 
@@ -80,7 +97,7 @@ class ManagedModels:
     def encoders(self) -> str:
         """As `ModelSource.encoders`."""
         entries = self._manager.entries
-        able = [one.name for one in entries if one.model and one.model.engine.limits.embedding_size]
+        able = [one.name for one in entries if one.model and "embed" in one.model.tasks]
         unloaded = [one.name for one in entries if one.model is None]
         found = f"of the loaded models, {', '.join(able)} can" if able else "no loaded model can"
         return f"{found}; not loaded: {', '.join(unloaded[:10])}" if unloaded else found

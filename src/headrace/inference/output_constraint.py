@@ -40,7 +40,7 @@ def own_constraint(request: GenerationRequest, call: CallContext) -> Constraint 
     closes = request.disable_additional_properties
     wanted = replace(wanted, disable_additional_properties=closes)
     if wanted.kind == "json_schema":
-        name = wanted.param or wanted.kind
+        name = wanted.name
         try:
             schema = json.loads(wanted.text)
         except (ValueError, RecursionError) as error:
@@ -69,7 +69,7 @@ def chat_constraint(
         return OutputConstraint(None if wanted is None else prompt.after_reasoning(wanted))
     if wanted is not None:
         raise InvalidRequest(
-            f"{wanted.param or wanted.kind} excludes strict tools and a tool_choice that requires a "
+            f"{wanted.name} excludes strict tools and a tool_choice that requires a "
             "call: an answer follows one grammar, leave one of them out",
             param=wanted.param,
         )
@@ -94,7 +94,7 @@ def _free_because(
 ) -> str:
     """Why calls that nothing demands are not constrained; empty where they are."""
     if wanted is not None:
-        return f"the answer follows {wanted.param or wanted.kind}"
+        return f"the answer follows {wanted.name}"
     if prompt.is_continuation:
         return "the answer continues a text"
     if params.use_beam_search:

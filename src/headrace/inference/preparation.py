@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headrace.chat.answer_span import AnswerSpan
-from headrace.chat.messages import message_texts, without_images
+from headrace.chat.messages import left_out, message_texts, without_images
 from headrace.chat.prompt import ChatPrompt, prepare
 from headrace.chat.templates.chat_template import missing_template
 from headrace.engine.request import EmbedParams, EngineRequest
@@ -21,6 +21,7 @@ from headrace.engine.scaling.options import Scaling, scaling_of
 from headrace.errors import ContextLengthExceeded, InvalidRequest, TemplateError
 from headrace.grammar.constraint import Constraint
 from headrace.inference.call_context import CallContext
+from headrace.inference.encoder_inputs import encoder_inputs
 from headrace.inference.output_constraint import chat_constraint, own_constraint
 from headrace.inference.output_reader import OutputReader
 from headrace.inference.reasoning import check_enabled, reasoning_budget, template_variables, warn_unread
@@ -28,22 +29,18 @@ from headrace.inference.requests import (
     ChatRequest,
     CompletionRequest,
     EmbeddingRequest,
-    ExpandedTokens,
     GenerationRequest,
     InferenceRequest,
     Prompt,
-    TextPair,
 )
 from headrace.sampling.params import SamplingParams, with_defaults
 from headrace.tokenization.infill import infill_prompt
+from headrace.tokenization.prompts import check_characters, prompt_ids
 from headrace.tokenization.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from headrace.engine.client import LoadedModel
 
-TOKEN_CHARACTERS = 512
-"""No vocabulary has a token that stands for more."""
-_PROMPTED = ("embed", "token_embed", "sparse_embed")
 _NEVER = -100.0  # a logit bias of practically no probability, as OpenAI defines it
 
 
@@ -98,22 +95,18 @@ def chat_prompt(
     check_characters(prompt.text, context, "messages")
     check_enabled(request.reasoning, prompt, template, model.name, call)
     warn_unread(request, template, call)
+    for index in left_out(request.messages, prompt.text):
+        call.warn(
+            f"messages[{index}]",
+            f"the {request.messages[index].role} message has no effect: {model.name}'s chat template leaves"
+            " it out; what the model must know belongs in the user's message",
+        )
     return prompt
 
 
 def chat_tokens(prompt: ChatPrompt, model: LoadedModel) -> tuple[int, ...]:
     """The tokens of a rendered conversation: the template writes the special ones, so none are added."""
     return tuple(model.tokenizer.encode(prompt.text, add_special=False))
-
-
-def check_characters(text: str, context_length: int, param: str) -> None:
-    """Refuse a text that cannot fit, before time is spent on its tokens."""
-    if len(text) > context_length * TOKEN_CHARACTERS:
-        raise ContextLengthExceeded(
-            f"prompt has {len(text):,} characters, far more than fit the model's limit of "
-            f"{context_length:,} tokens: shorten it",
-            param=param,
-        )
 
 
 def _check_tokens(text: str, context_length: int, model: LoadedModel) -> None:
@@ -175,7 +168,9 @@ def _completion(request: CompletionRequest, model: LoadedModel, call: CallContex
         filled = [_infill(model, prompt, request.suffix) for prompt in request.prompts]
         ids, stop_ids = [infill.ids for infill in filled], tuple(filled[0].end_ids)
     else:
-        ids = [_prompt_ids(prompt, model, "prompt") for prompt in request.prompts]
+        ids = [
+            prompt_ids(prompt, model.tokenizer, model.context_length, "prompt") for prompt in request.prompts
+        ]
     params = _params(request, model, max(map(len, ids)))
     if stop_ids:
         params = replace(params, stop_token_ids=(*params.stop_token_ids, *stop_ids))
@@ -197,12 +192,7 @@ def _completion(request: CompletionRequest, model: LoadedModel, call: CallContex
 
 
 def _embedding(request: EmbeddingRequest, model: LoadedModel, call: CallContext) -> PreparedRequest:
-    read = [_encoder_input(one, _prompt_of(request, one, model), model) for one in request.inputs]
-    if request.truncate:
-        read = [
-            replace(one, ids=_truncated(one.ids, index, model, call)) if not one.unseen else one
-            for index, one in enumerate(read)
-        ]
+    read = encoder_inputs(request, model, call)
     requests = tuple(
         EngineRequest(
             prompt=one.ids,
@@ -213,53 +203,6 @@ def _embedding(request: EmbeddingRequest, model: LoadedModel, call: CallContext)
     )
     reader = OutputReader(model.tokenizer, [one.prompt for one in requests], 1, lambda: None)
     return PreparedRequest(requests, reader, 1, None)
-
-
-class _EncoderInput(Struct, frozen=True):
-    """Ids, where the second text of a pair begins, and how many tokens at the end no token sees."""
-
-    ids: tuple[int, ...]
-    pair_start: int | None = None
-    unseen: int = 0
-
-
-def _prompt_of(
-    request: EmbeddingRequest, given: Prompt | TextPair | ExpandedTokens, model: LoadedModel
-) -> str:
-    """The text in front of an input of an embedder. InvalidRequest where a prompt is named for what takes
-    none."""
-    if isinstance(given, str) and request.task in _PROMPTED:
-        return model.input_rules.prompt(request.prompt_name)
-    if request.prompt_name is not None:
-        raise InvalidRequest(
-            "prompt_name goes with texts that are embedded, not with token ids, pairs or other tasks: leave"
-            " it out",
-            param="prompt_name",
-        )
-    return ""
-
-
-def _encoder_input(
-    given: Prompt | TextPair | ExpandedTokens, before: str, model: LoadedModel
-) -> _EncoderInput:
-    if isinstance(given, ExpandedTokens):
-        return _EncoderInput(given.ids, unseen=given.unseen)
-    if not isinstance(given, TextPair):
-        return _EncoderInput(_prompt_ids(before + given if isinstance(given, str) else given, model, "input"))
-    check_characters(given.first, model.context_length, "input")
-    check_characters(given.second, model.context_length, "input")
-    ids, start = model.tokenizer.encode_pair(given.first, given.second)
-    return _EncoderInput(tuple(ids), start)
-
-
-def _truncated(ids: tuple[int, ...], index: int, model: LoadedModel, call: CallContext) -> tuple[int, ...]:
-    """The tokens up to the model's context; a special token at the end stays there."""
-    limit = model.context_length
-    if len(ids) <= limit:
-        return ids
-    call.warn("truncate", f"text {index} has {len(ids):,} tokens and was cut to the model's {limit:,}")
-    last = ids[-1:] if ids[-1] in model.tokenizer.pieces.special_ids else ()
-    return ids[: limit - len(last)] + last
 
 
 def _after(context: tuple[int, ...], ids: tuple[int, ...], tokenizer: Tokenizer) -> tuple[int, ...]:
@@ -327,13 +270,6 @@ def _scaling(request: GenerationRequest, span: AnswerSpan | None = None) -> Scal
     return scaling_of(
         settings.vote, settings.best_by, settings.max_total_tokens, keep=settings.keep, place=span
     )
-
-
-def _prompt_ids(prompt: Prompt, model: LoadedModel, param: str) -> tuple[int, ...]:
-    if not isinstance(prompt, str):
-        return prompt
-    check_characters(prompt, model.context_length, param)
-    return tuple(model.tokenizer.encode_prompt(prompt))
 
 
 def _infill(model: LoadedModel, prompt: Prompt, suffix: str) -> Any:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct, field
 
 from headrace.chat.messages import Message
 from headrace.chat.tools import ToolUse
 from headrace.grammar.constraint import Constraint
+from headrace.inference.input_purpose import InputPurpose
 from headrace.weights.head import TaskName
 
 Prompt = str | tuple[int, ...]
@@ -134,13 +135,17 @@ class EmbeddingRequest(InferenceRequest, frozen=True, kw_only=True):
     """What an encoder makes of inputs: vectors, or the rows of its head; of each row the first `dimensions`
     numbers, None for all.
 
-    The model must be able to do `task`. Inputs longer than the context are refused, or with `truncate` cut
-    with a warning, of a pair its second text. `prompt_name` is one of the model's prompts, which is put in
-    front of texts; None: its default.
+    The model must be able to do `task`. Inputs longer than the context, or than `max_tokens`, are refused, or
+    with `truncate` cut with a warning: at their end, or of texts at the beginning (`truncate_side` left); of
+    a pair its second text. `prompt_name` is one of the model's prompts, which is put in front of texts;
+    None: that for `purpose` (a warning says where the model has none), or its default.
     """
 
     inputs: tuple[Prompt | TextPair | ExpandedTokens, ...]
     prompt_name: str | None = None
+    purpose: InputPurpose | None = None
     task: TaskName = "embed"
     dimensions: int | None = None
     truncate: bool = False
+    truncate_side: Literal["left", "right"] = "right"
+    max_tokens: int | None = None

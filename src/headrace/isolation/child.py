@@ -36,6 +36,11 @@ class WorkFailed(Exception):
     """The work ended otherwise than by its limits, without a result."""
 
 
+class WorkLost(WorkFailed):
+    """The process of the work was ended from outside, by the kernel for want of memory for instance, or has
+    not answered for WAIT_S: that says nothing about the work, and another try may succeed."""
+
+
 class IsolatedProcess:
     """Runs `python -m module`, which calls `fork_server.serve`. Safe to share between threads.
 
@@ -51,7 +56,7 @@ class IsolatedProcess:
         weakref.finalize(self, self._child.stop)
 
     def call(self, payload: bytes, limits: ProcessLimits, *, niceness: int = 0) -> bytes:
-        """What the work makes of `payload`. Raises LimitExceeded or WorkFailed."""
+        """What the work makes of `payload`. Raises LimitExceeded, WorkFailed or WorkLost."""
         ours, theirs = socket.socketpair()
         with ours:
             ours.settimeout(WAIT_S)
@@ -82,7 +87,7 @@ class IsolatedProcess:
                 except OSError:  # it was killed: once more
                     self._child.stop()
                     if attempt:
-                        raise WorkFailed("the process for it does not start") from None
+                        raise WorkLost("the process for it does not start") from None
 
 
 class _Child:
@@ -135,8 +140,10 @@ def _output(received: bytearray) -> bytes | None:
 def _failure(received: bytearray, limits: ProcessLimits) -> LimitExceeded | WorkFailed:
     """Why there is no output, by the status that came instead."""
     if len(received) != STATUS.size:
-        return WorkFailed(f"no answer within {WAIT_S:g} s, or its process was ended")
+        return WorkLost(f"no answer within {WAIT_S:g} s, or its process was ended")
     code = os.waitstatus_to_exitcode(STATUS.unpack(received)[0])
+    if -code in (signal.SIGKILL, signal.SIGTERM):
+        return WorkLost(f"ended by {signal.Signals(-code).name}")
     if -code in (signal.SIGPROF, signal.SIGXCPU):
         return LimitExceeded(f"{limits.cpu_s:g} s")
     if code == OUT_OF_MEMORY or -code == signal.SIGABRT:  # how an allocation that fails ends

@@ -86,7 +86,7 @@ class _Server:
             return False
         connection = socket.socket(fileno=descriptors[0])
         self._busy[self._spare_pid] = connection
-        with self._spare:
+        with self._spare, suppress(OSError):  # it was killed: its status goes to the connection
             socket.send_fds(self._spare, [header], descriptors)
         self._spare, self._spare_pid = self._fork()
         return True

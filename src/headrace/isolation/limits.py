@@ -32,7 +32,7 @@ def apply(limits: ProcessLimits) -> None:
     signal.setitimer(signal.ITIMER_PROF, limits.cpu_s)
     with suppress(OSError, ValueError):
         seconds = math.ceil(limits.cpu_s) + _BACKSTOP_S  # should something block the signal
-        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))  # the second one is SIGKILL
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         if _STATM.exists():
             most = _statm(5) + limits.memory_bytes

@@ -52,7 +52,7 @@ class Speed(Struct, frozen=True, kw_only=True):
 class ModelFacts(Struct, frozen=True, kw_only=True):
     """`active_parameters` take part in a token: of experts only the chosen ones. `plan` and `speed` are None
     where the model does not fit, as `plan_problem` says; an encoder has no `speed`. `runs_in`: the formats
-    of the matrices."""
+    of the matrices. `unused`: heads and adapters in an encoder's files that it does without."""
 
     name: str
     path: Path
@@ -73,6 +73,7 @@ class ModelFacts(Struct, frozen=True, kw_only=True):
     runs_in: tuple[str, ...]
     plan: MemoryPlan | None
     plan_problem: str | None
+    unused: tuple[str, ...]
     speed: Speed | None
 
 
@@ -87,7 +88,7 @@ def describe(name: str | None, options: EngineOptions, *, measure: bool = False)
         model, _ = model_of(config_with_ties(checkpoint), path, options)
         program = verify(record(model.define))
         check_labels(checkpoint, program, model.head)
-        check_unread(checkpoint, program, model)
+        unused = check_unread(checkpoint, program, model)
         wanted = weight_specs(program, ProgramWeights(checkpoint, program), options, path)
         tokenizer, template = load_text_assets(path, checkpoint.metadata)
         encodes = model.pooling is not None
@@ -118,6 +119,7 @@ def describe(name: str | None, options: EngineOptions, *, measure: bool = False)
             runs_in=tuple(sorted({weight.format for weight in wanted})),
             plan=plan,
             plan_problem=problem,
+            unused=unused,
             speed=speed,
         )
 

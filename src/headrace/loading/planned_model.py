@@ -22,7 +22,7 @@ from headrace.loading.options import EngineOptions
 from headrace.loading.program_weights import ProgramWeights
 from headrace.loading.text_assets import load_text_assets, served_name
 from headrace.loading.tied_output import config_with_ties
-from headrace.loading.unread_tensors import check_unread
+from headrace.loading.unread_tensors import ADAPTERS, POOLER, check_unread
 from headrace.loading.weight_specs import weight_specs
 from headrace.models.config_classes import absent_sizes
 from headrace.models.decoder_config import DecoderConfig
@@ -153,8 +153,22 @@ def prepare_checkpoint(
     if options.speculative_layers is not None:
         draft = plan(first_layers(model, options.speculative_layers), draft_options(options))
     planned = plan(model, options, draft)
-    check_unread(checkpoint, planned.program, model)
+    _warn_of_unused(name, check_unread(checkpoint, planned.program, model))
     return planned
+
+
+def _warn_of_unused(name: str, parts: tuple[str, ...]) -> None:
+    """Say which heads the model does without. Nearly every BERT has a pooler that no embedder needs."""
+    heads = [part for part in parts if part not in (ADAPTERS, POOLER)]
+    if heads:
+        LOG.warning(
+            "%s is loaded without the head of its training (%s), which predicts masked or next tokens: it"
+            " gives vectors; pooling='splade' makes sparse ones with a masked-LM head",
+            name,
+            ", ".join(heads),
+        )
+    if ADAPTERS in parts:
+        LOG.warning("%s is loaded without its adapters of tasks, which are not supported", name)
 
 
 def _check_isa() -> None:

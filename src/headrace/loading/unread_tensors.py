@@ -27,21 +27,27 @@ _SCALES = re.compile(r"\.(input|output|[qkv]|[kv]_proj\.output|prob)_scale$|\.(i
 # Heads that an encoder was trained with.
 _TRAINING_HEADS = re.compile(
     r"(^|\.)pooler\.|^cls\.|^(head|decoder|lm_head|embed_out|vocab_(transform|layer_norm|projector)"
-    r"|(generator|discriminator)_predictions|generator_lm_head|(lm|mask)_predictions)\."
+    r"|((generator|discriminator)_)?predictions|sop_classifier|generator_lm_head|(lm|mask)_predictions)\."
 )
 # Of a masked-LM head: what the program reads as the token table, or from another name.
 _COPIES = re.compile(
-    r"(^|\.)pooler\.|^cls\.seq_relationship\.|^(cls\.predictions\.|lm_head\.)?(decoder|vocab_projector)\.weight$"
-    r"|^(cls\.predictions\.|lm_head\.)decoder\.bias$"
+    r"(^|\.)pooler\.|^(cls\.seq_relationship|sop_classifier)\."
+    r"|^((cls\.)?predictions\.|lm_head\.)?(decoder|vocab_projector)\.weight$"
+    r"|^((cls\.)?predictions\.|lm_head\.)decoder\.bias$"
 )
+# Of jina-embeddings-v3, low-rank matrices of each task.
+_ADAPTERS = re.compile(r"\.parametrizations\.\w+\.0\.lora_[AB]$")
+ADAPTERS, POOLER = "adapters of tasks", "pooler"
 _LAYER = re.compile(r"(?:^|\.)(?:layers?|h)\.(\d{1,9})\.")
 
 
-def check_unread(checkpoint: CheckpointReader, program: Program, model: Model) -> None:
-    """Raises UnsupportedModel, with their count and first names, where tensors would go unread without which
-    the model computes something else; CorruptFile where they are layers beyond those of the config. Layers
-    that predict further tokens, copies of a tied matrix and heads of an encoder's training are named in the
-    log.
+def check_unread(checkpoint: CheckpointReader, program: Program, model: Model) -> tuple[str, ...]:
+    """The parts of an encoder's checkpoint that its task does not need: heads, by what the names of their
+    tensors begin with, and adapters. Layers that predict further tokens and copies of a tied matrix are left
+    out, too, and named in the log.
+
+    Raises UnsupportedModel, with their count and first names, where tensors would go unread without which
+    the model computes something else; CorruptFile where they are layers beyond those of the config.
     """
     unread = _unread(checkpoint, program)
     further = _predicting_layers(checkpoint, model)
@@ -54,7 +60,7 @@ def check_unread(checkpoint: CheckpointReader, program: Program, model: Model) -
         LOG.info("%s tensors are not used: %s", f"{len(left_out):,}", _named(left_out))
     unread = [name for name in unread if name not in set(left_out) and not _is_zero(checkpoint, name)]
     if not unread:
-        return
+        return _parts(left_out) if model.pooling is not None else ()
     beyond = [name for name in unread if _layer(name) >= model.config.layers]
     if beyond:
         raise CorruptFile(
@@ -71,9 +77,26 @@ def check_unread(checkpoint: CheckpointReader, program: Program, model: Model) -
 
 
 def _trained_with(name: str, model: Model) -> bool:
-    """Whether the tensor is of a head that the model was trained with and that its task does not need."""
+    """Whether the tensor is of a head or an adapter that the model was trained with and its task does not
+    need."""
+    if _ADAPTERS.search(name):
+        return True
     pattern = _COPIES if model.head is not None and model.head.kind == "masked_lm" else _TRAINING_HEADS
     return pattern.search(name) is not None
+
+
+def _parts(names: list[str]) -> tuple[str, ...]:
+    """What the tensors are parts of: `lm_head`, `cls.predictions`, `pooler`, and the adapters together."""
+    return tuple(sorted({_part(name) for name in names}))
+
+
+def _part(name: str) -> str:
+    if _ADAPTERS.search(name):
+        return ADAPTERS
+    parts = name.split(".")
+    if POOLER in parts:
+        return POOLER
+    return ".".join(parts[:2]) if parts[0] == "cls" else parts[0]
 
 
 def _is_zero(checkpoint: CheckpointReader, name: str) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from headrace.errors import UnsupportedModel
-from headrace.models import blocks
+from headrace.models import blocks, jina_bert
 from headrace.models.blocks import layer_norm, project
 from headrace.models.decoder_config import DecoderConfig, read_decoder
 from headrace.ops.add import add
@@ -19,6 +19,14 @@ from headrace.weights.config_json import Config, boolean, integer, number, text
 
 
 def read_config(config: Config) -> DecoderConfig:
+    if text(config, "position_embedding_type", "absolute") == "alibi":
+        absolute = config | {"position_embedding_type": "absolute"}
+        return jina_bert.with_distances(config, read_absolute(absolute))
+    return read_absolute(config)
+
+
+def read_absolute(config: Config) -> DecoderConfig:
+    """The config of BERT and its relatives, with a table of positions."""
     positions = text(config, "position_embedding_type", "absolute")
     if positions != "absolute" or boolean(config, "is_decoder", False):
         raise UnsupportedModel(
@@ -47,6 +55,8 @@ def attention(m: Builder, c: DecoderConfig, layer: int, x: Value, at: str) -> Va
 
 def encode(m: Builder, c: DecoderConfig, prefix: str = "bert") -> Value:
     """Hidden states [T, hidden] of all tokens; names of tensors begin with `prefix`, or lack it."""
+    if c.alibi:
+        return jina_bert.encode(m, c, prefix)
     x = layer_norm(m, c, embeddings(m, c, f"{prefix}.embeddings", c.hidden), f"{prefix}.embeddings.LayerNorm")
     return layers(m, c, x, prefix)
 

@@ -25,7 +25,7 @@ _MAX_SPAN = 4096
 
 def read_config(config: Config) -> DebertaConfig:
     _refuse_variants(config)
-    c = bert.read_config(config)
+    c = bert.read_absolute(config)
     kinds = _position_kinds(config)
     relative = boolean(config, "relative_attention", False)
     longest = integer(config, "max_relative_positions", -1, minimum=-1)

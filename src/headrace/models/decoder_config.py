@@ -59,7 +59,8 @@ class DecoderConfig(Struct, frozen=True, kw_only=True, eq=False):
     outputs]. `bidirectional`: an encoder, whose tokens attend to later tokens as far as to earlier ones; it
     may have `token_types` for text pairs, a position table whose rows before `first_position` are unused, and
     token embeddings of `embedding` entries that a linear layer maps to `hidden`, and `position_buckets` of a
-    relative bias.
+    relative bias, one of them for all distances from `farthest` on. `alibi`: a bias that grows with the
+    distance. `qk_norm`: norms of whole queries and keys. Not `gated`: one matrix before the activation.
     """
 
     hidden: int
@@ -94,6 +95,10 @@ class DecoderConfig(Struct, frozen=True, kw_only=True, eq=False):
     first_position: int = 0
     embedding: int = 0
     position_buckets: int = 0
+    farthest: int = 0
+    alibi: bool = False
+    qk_norm: bool = False
+    gated: bool = True
 
     def ahead(self, layer: int) -> int:
         """Number of later keys that a token attends to in a layer."""

@@ -18,7 +18,7 @@ _EPS = 1e-12  # its configs do not give it
 def read_config(config: Config) -> DecoderConfig:
     names = {"intermediate_size": config.get("hidden_dim"), "type_vocab_size": 0, "layer_norm_eps": _EPS}
     names |= {"hidden_act": config.get("activation")}
-    return replace(bert.read_config(config | names), act=read_act(config, "activation", "gelu"))
+    return replace(bert.read_absolute(config | names), act=read_act(config, "activation", "gelu"))
 
 
 def attention(m: Builder, c: DecoderConfig, layer: int, x: Value, at: str) -> Value:

@@ -13,7 +13,7 @@ from headrace.weights.config_json import Config, integer
 
 
 def read_config(config: Config) -> DecoderConfig:
-    c = bert.read_config(config)
+    c = bert.read_absolute(config)
     return replace(c, embedding=integer(config, "embedding_size", c.hidden))
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from headrace.errors import UnsupportedModel
 from headrace.models import blocks, llama
 from headrace.models.decoder_config import DecoderConfig, read_act, read_decoder, read_windows
 from headrace.models.llama import Branch
@@ -23,12 +22,11 @@ def read_config(config: Config) -> DecoderConfig:
 
 def read_gemma(config: Config, *, window_interval: int) -> DecoderConfig:
     """Config of Gemma 2 and 3. Without `layer_types`, every `window_interval`-th layer has no window."""
-    if boolean(config, "use_bidirectional_attention", False):
-        raise UnsupportedModel(
-            "config.json: use_bidirectional_attention is not supported; a decoder has none"
-        )
+    both_ways = boolean(config, "use_bidirectional_attention", False)
     c = llama.with_biases(config, read_decoder(config))
+    # `window` counts one side, including the token itself; of an encoder the field counts both sides.
     window = integer(config, "sliding_window")
+    window = window // 2 + 1 if both_ways else window
     return replace(
         c,
         act=read_act(config, "hidden_activation"),
@@ -37,6 +35,7 @@ def read_gemma(config: Config, *, window_interval: int) -> DecoderConfig:
         attention_softcap=number(config, "attn_logit_softcapping", 0.0, minimum=0.0),
         logits_softcap=number(config, "final_logit_softcapping", 0.0, minimum=0.0),
         embedding_scale=c.hidden**0.5,
+        bidirectional=both_ways or c.bidirectional,
     )
 
 

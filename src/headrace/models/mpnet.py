@@ -22,7 +22,7 @@ _BUCKETS = 32
 
 
 def read_config(config: Config) -> DecoderConfig:
-    c = bert.read_config(config | {"type_vocab_size": 0})
+    c = bert.read_absolute(config | {"type_vocab_size": 0})
     buckets = integer(config, "relative_attention_num_buckets", _BUCKETS)
     if buckets != _BUCKETS:  # `transformers` computes with 32 whatever the config says
         raise UnsupportedModel(

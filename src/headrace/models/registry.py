@@ -104,7 +104,10 @@ def find_model(
     config = complete(config)
     if context is not None:
         config = config | {CONTEXT_IN_USE: context}
-    if pooling is None and (not boolean(config, "is_causal", True) or not hasattr(module, "define")):
+    both_ways = not boolean(config, "is_causal", True) or boolean(
+        config, "use_bidirectional_attention", False
+    )
+    if pooling is None and (both_ways or not hasattr(module, "define")):
         pooling = "mean"
     encodes = pooling is not None or head is not None
     if encodes and not hasattr(module, "encode"):

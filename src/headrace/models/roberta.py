@@ -13,7 +13,7 @@ from headrace.weights.config_json import Config, integer
 
 
 def read_config(config: Config) -> DecoderConfig:
-    return after_padding(bert.read_config(config), integer(config, "pad_token_id", 1, minimum=0))
+    return after_padding(bert.read_absolute(config), integer(config, "pad_token_id", 1, minimum=0))
 
 
 def after_padding(c: DecoderConfig, padding: int) -> DecoderConfig:

@@ -68,6 +68,8 @@ def _rope(config: Config, head_dim: int, share: float) -> Rope:
         return Rope(plain / np.float32(number(table, "factor")))
     if kind == "llama3":
         return Rope(_llama3(plain, table))
+    if kind == "ntk":
+        return Rope(_ntk(plain, table, theta))
     if kind == "divided":  # GGUF only: one divisor per frequency
         return Rope(plain / np.array(numbers(table, "divisors", plain.size, above=0), np.float32))
     if kind == "yarn":
@@ -75,7 +77,7 @@ def _rope(config: Config, head_dim: int, share: float) -> Rope:
     if kind == "longrope":
         return _longrope(plain, table, config)
     raise UnsupportedModel(
-        f"rope scaling '{kind}' is not supported; known: default, linear, llama3, longrope, yarn"
+        f"rope scaling '{kind}' is not supported; known: default, linear, llama3, longrope, ntk, yarn"
     )
 
 
@@ -123,6 +125,20 @@ def _llama3(plain: Array, table: Config) -> Array:
     scaled = np.where(wavelength > context / low, plain / factor, plain)
     is_middle = (wavelength >= context / high) & (wavelength <= context / low)
     return np.where(is_middle, middle, scaled).astype(np.float32)
+
+
+def _ntk(plain: Array, table: Config, theta: float) -> Array:
+    """Fixed NTK scaling, as GTE has it: the lowest frequency is divided by `factor` times the share of one
+    frequency, and all others by less; with `mixed_b` by exp(ln(factor) * (i / n) ^ b) for i from 1 to n.
+    """
+    factor, count = number(table, "factor", minimum=1.0), plain.size
+    mixed = number(table, "mixed_b", 0.0, minimum=0.0)
+    if mixed:
+        share = (np.arange(1, count + 1, dtype=np.float32) / np.float32(count)) ** np.float32(mixed)
+        return (plain / np.exp(np.float32(math.log(factor)) * share)).astype(np.float32)
+    exponent = np.arange(count, dtype=np.float32) / np.float32(count)
+    scaled = np.float32(1.0) / np.power(np.float32(theta * factor), exponent)
+    return (scaled / np.float32(factor ** (1 / count))).astype(np.float32)
 
 
 def _yarn(plain: Array, table: Config, config: Config, theta: float) -> Rope:

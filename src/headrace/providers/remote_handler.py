@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing
 
 from headrace.errors import UsageError
 from headrace.inference.call_context import CallContext
 from headrace.inference.events import Prepared, PreparedPrompt, Started
-from headrace.inference.handler import EventBatches
+from headrace.inference.handler import Batch
 from headrace.inference.requests import CompletionRequest, GenerationRequest, InferenceRequest
 from headrace.providers.capabilities import adapted
 from headrace.providers.dialects.registry import dialect_of
@@ -32,7 +32,7 @@ class RemoteHandler:
         self._upstream, self._key, self._server_id = upstream, key, server_id
         self._dialect = dialect_of(target.provider.dialect)
 
-    async def handle(self, request: InferenceRequest, call: CallContext) -> EventBatches:
+    async def handle(self, request: InferenceRequest, call: CallContext) -> AsyncGenerator[Batch]:
         """See `Handler.handle`."""
         request = self.adapted(request, (), call)
         yield [prepared_for(request, self.target.name)]

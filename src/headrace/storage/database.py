@@ -80,11 +80,11 @@ class Database:
             self._busy, self._owner = False, threading.get_ident()
             try:
                 yield connection
-            except BaseException:
-                connection.execute("ROLLBACK")
-                raise
-            else:
                 connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:  # SQLite itself ends it after some errors
+                    connection.execute("ROLLBACK")
+                raise
             finally:
                 self._owner = None
 

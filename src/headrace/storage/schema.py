@@ -144,4 +144,104 @@ MIGRATIONS: Mapping[str, Sequence[str]] = {
             created_s INTEGER NOT NULL
         )""",
     ),
+    "ledger": (
+        # An entry is written after its postings: then these must sum to zero, and no more can be added.
+        # Nothing is ever changed or deleted.
+        """CREATE TABLE ledger_postings (
+            entry INTEGER NOT NULL REFERENCES ledger_entries (id) DEFERRABLE INITIALLY DEFERRED,
+            line INTEGER NOT NULL,
+            account TEXT NOT NULL,
+            class TEXT NOT NULL,
+            quantity INTEGER NOT NULL,
+            nano_usd INTEGER NOT NULL,
+            PRIMARY KEY (entry, line)
+        ) WITHOUT ROWID""",
+        """CREATE TABLE ledger_entries (
+            id INTEGER PRIMARY KEY,
+            kind TEXT NOT NULL,
+            status TEXT NOT NULL,
+            reason TEXT NOT NULL,
+            day TEXT NOT NULL,
+            started_s REAL NOT NULL,
+            booked_s REAL NOT NULL,
+            request_id TEXT NOT NULL,
+            attempt INTEGER NOT NULL,
+            attempt_kind TEXT NOT NULL,
+            key_name TEXT NOT NULL,
+            route TEXT NOT NULL,
+            target TEXT NOT NULL,
+            provider TEXT NOT NULL,
+            model TEXT NOT NULL,
+            processing TEXT NOT NULL,
+            outcome TEXT NOT NULL,
+            billed TEXT NOT NULL,
+            elapsed_s REAL NOT NULL,
+            first_content_s REAL,
+            nano_usd INTEGER NOT NULL,
+            price_source TEXT NOT NULL,
+            raw_usage BLOB NOT NULL,
+            hold INTEGER NOT NULL,
+            corrects INTEGER REFERENCES ledger_entries (id)
+        )""",
+        "CREATE UNIQUE INDEX ledger_attempts ON ledger_entries (request_id, attempt) WHERE kind = 'attempt'",
+        "CREATE INDEX ledger_by_hold ON ledger_entries (hold) WHERE hold > 0",
+        "CREATE INDEX ledger_by_day ON ledger_entries (day)",
+        "CREATE INDEX ledger_by_corrected ON ledger_entries (corrects) WHERE corrects IS NOT NULL",
+        """CREATE TRIGGER ledger_postings_closed BEFORE INSERT ON ledger_postings
+            WHEN EXISTS (SELECT 1 FROM ledger_entries WHERE id = NEW.entry)
+            BEGIN SELECT RAISE(ABORT, 'the entry is closed'); END""",
+        """CREATE TRIGGER ledger_entries_once BEFORE INSERT ON ledger_entries
+            WHEN EXISTS (SELECT 1 FROM ledger_entries WHERE id = NEW.id)
+            BEGIN SELECT RAISE(ABORT, 'the entry is there'); END""",
+        """CREATE TRIGGER ledger_entries_balanced AFTER INSERT ON ledger_entries
+            WHEN (SELECT coalesce(sum(nano_usd), 0) FROM ledger_postings WHERE entry = NEW.id) != 0
+            BEGIN SELECT RAISE(ABORT, 'the postings of the entry do not sum to zero'); END""",
+        *(
+            f"""CREATE TRIGGER {table}_no_{change.lower()} BEFORE {change} ON {table}
+                BEGIN SELECT RAISE(ABORT, 'the ledger is only added to'); END"""
+            for table in ("ledger_entries", "ledger_postings")
+            for change in ("UPDATE", "DELETE")
+        ),
+        # What an entry counts for a budget, whose totals follow from that.
+        """CREATE TABLE budget_charges (
+            entry INTEGER NOT NULL REFERENCES ledger_entries (id),
+            budget TEXT NOT NULL,
+            period TEXT NOT NULL,
+            nano_usd INTEGER NOT NULL,
+            PRIMARY KEY (entry, budget, period)
+        ) WITHOUT ROWID""",
+        """CREATE TABLE budget_totals (
+            budget TEXT NOT NULL,
+            period TEXT NOT NULL,
+            nano_usd INTEGER NOT NULL,
+            PRIMARY KEY (budget, period)
+        ) WITHOUT ROWID""",
+        """CREATE TRIGGER budget_charges_add AFTER INSERT ON budget_charges BEGIN
+            INSERT INTO budget_totals VALUES (NEW.budget, NEW.period, NEW.nano_usd)
+            ON CONFLICT (budget, period) DO UPDATE SET nano_usd = nano_usd + excluded.nano_usd;
+        END""",
+        # Money set aside for attempts under way. `expires_s` is on the machine's clock since it booted.
+        """CREATE TABLE holds (
+            id INTEGER PRIMARY KEY AUTOINCREMENT,
+            nano_usd INTEGER,
+            created_s REAL NOT NULL,
+            expires_s REAL NOT NULL,
+            holder TEXT NOT NULL,
+            request_id TEXT NOT NULL,
+            key_name TEXT NOT NULL,
+            route TEXT NOT NULL,
+            target TEXT NOT NULL,
+            provider TEXT NOT NULL,
+            model TEXT NOT NULL,
+            processing TEXT NOT NULL
+        )""",
+        """CREATE TABLE hold_shares (
+            hold INTEGER NOT NULL REFERENCES holds (id) ON DELETE CASCADE,
+            budget TEXT NOT NULL,
+            period TEXT NOT NULL,
+            nano_usd INTEGER NOT NULL,
+            PRIMARY KEY (hold, budget, period)
+        ) WITHOUT ROWID""",
+        "CREATE INDEX hold_shares_by_budget ON hold_shares (budget, period, nano_usd)",
+    ),
 }

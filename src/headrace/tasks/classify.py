@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from headrace.inference.call_context import CallContext
 from headrace.inference.keywords import new_id
@@ -39,8 +40,10 @@ async def classify(
     *,
     truncate: bool = False,
     raw: bool = False,
+    activation: Activation | None = None,
 ) -> list[Classification]:
-    """What the classifier `name` says of each text or pair; `raw` scores are logits.
+    """What the classifier `name` says of each text or pair; `raw` scores are logits, `activation` takes the
+    place of the head's own.
 
     Raises InvalidRequest where the model classifies no texts, ContextLengthExceeded for a text that is too
     long unless it may be cut (`truncate`).
@@ -52,6 +55,8 @@ async def classify(
             id=new_id(), model=model.name, inputs=tuple(inputs), task="classify", truncate=truncate
         )
         rows = await runner.rows(request, call)
+    if activation is not None:
+        head = replace(head, activation=activation)
     return [classification(head, row[0], raw=raw) for row in rows]
 
 

@@ -3,18 +3,74 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 
 from headrace.errors import InvalidRequest
+from headrace.inference.call_context import CallContext
+from headrace.inference.input_purpose import InputPurpose
+from headrace.inference.keywords import new_id
+from headrace.inference.model_runner import ModelRunner
+from headrace.inference.requests import EmbeddingRequest, Prompt
 from headrace.ops.value import Array
+
+
+class EmbedOptions(Struct, frozen=True, kw_only=True):
+    """How texts are read and what is kept of their vectors; fields as those of `EmbeddingRequest`."""
+
+    dimensions: int | None = None
+    prompt_name: str | None = None
+    purpose: InputPurpose | None = None
+    truncate: bool = False
+    truncate_side: Literal["left", "right"] = "right"
+    max_tokens: int | None = None
+    priority: int = 0
+    deadline_s: float | None = None
+
+    def request(self, name: str | None, inputs: Sequence[Prompt]) -> EmbeddingRequest:
+        """The request for the vectors of some inputs."""
+        return EmbeddingRequest(
+            id=new_id(),
+            model=name,
+            inputs=tuple(inputs),
+            dimensions=self.dimensions,
+            prompt_name=self.prompt_name,
+            purpose=self.purpose,
+            truncate=self.truncate,
+            truncate_side=self.truncate_side,
+            max_tokens=self.max_tokens,
+            priority=self.priority,
+            deadline_s=self.deadline_s,
+        )
+
+
+DEFAULT_OPTIONS = EmbedOptions()
+
+
+async def embed_texts(
+    runner: ModelRunner,
+    name: str | None,
+    inputs: Sequence[Prompt],
+    call: CallContext,
+    options: EmbedOptions = DEFAULT_OPTIONS,
+) -> Array:
+    """Vectors [texts, size] as the model makes them; `name` None: by the first model that makes any.
+
+    Raises InvalidRequest where the model makes none or one for each token, ContextLengthExceeded for a text
+    that is too long unless it may be cut.
+    """
+    rows = await runner.rows(options.request(name, inputs), call)
+    return pooled(rows, 0)
 
 
 def pooled(vectors: Sequence[Array], dimensions: int) -> Array:
     """Vectors [texts, dimensions] of texts that have one each."""
     if any(len(one) != 1 for one in vectors):
         raise InvalidRequest(
-            "this model was loaded with pooling 'none', which gives a vector for each token: use"
-            " embed_tokens, or load it with another pooling"
+            "this model gives a vector for each token, as with pooling 'none': ask for token vectors"
+            " (embed_tokens, /embed_all), or load it with another pooling",
+            param="model",
         )
     return np.concatenate(vectors) if vectors else np.empty((0, dimensions), np.float32)

@@ -23,7 +23,7 @@ from headrace.tasks.entity_finders.spans import Candidates, Span, choose_spans, 
 from headrace.tasks.entity_finders.tagger import TaggerFinder, without_blanks
 from headrace.tasks.entity_finders.token_classifier import classified_entities
 from headrace.tasks.entity_windows import LongTexts, TextLimits, pieces
-from headrace.tasks.task_limits import MAX_LABELS, MAX_TEXTS
+from headrace.tasks.task_limits import check_labels, check_texts
 from headrace.tasks.token_labels import TokenEntity
 from headrace.tokenization.tokenizer import Tokenizer
 from headrace.weights.gliner_head import is_gliner
@@ -70,8 +70,9 @@ async def extract_entities(
     NumericalError where the model's scores are not numbers, and what `ModelRunner.lease` and `rows` do.
     """
     search = Search(**keywords)
-    check_texts(texts)
-    check_labels(labels)
+    check_texts(texts, "input")
+    if labels is not None:
+        check_labels(labels)
     async with runner.lease(name, call, "entities", "token_classify") as model:
         if "token_classify" in model.tasks:
             classified = await classified_entities(runner, model, texts, labels, search, call)
@@ -122,35 +123,6 @@ def _request(model: LoadedModel, frame: Frame, part: Sequence[_Piece], search: S
         priority=search.priority,
         deadline_s=search.deadline_s,
     )
-
-
-def check_texts(texts: Sequence[str]) -> None:
-    """InvalidRequest for no texts, or more than MAX_TEXTS."""
-    if not 1 <= len(texts) <= MAX_TEXTS:
-        raise InvalidRequest(f"input has {len(texts):,} texts: give 1 to {MAX_TEXTS:,}", param="input")
-
-
-def check_labels(labels: Sequence[str] | None) -> None:
-    """InvalidRequest for labels that mean nothing, and for more than MAX_LABELS."""
-    if labels is None:
-        return
-    if isinstance(labels, str) or not labels or not all(_means_something(label) for label in labels):
-        raise InvalidRequest(
-            f"labels is {repr(labels)[:200]}: give a list of words, such as ['person', 'city']",
-            param="labels",
-        )
-    if len(labels) > MAX_LABELS:
-        raise InvalidRequest(
-            f"labels has {len(labels):,} entries, at most {MAX_LABELS:,} are searched for at once",
-            param="labels",
-        )
-    if len(set(labels)) < len(labels):
-        twice = next(label for index, label in enumerate(labels) if label in labels[:index])
-        raise InvalidRequest(f"labels names one twice: {twice[:200]}", param="labels")
-
-
-def _means_something(label: object) -> bool:
-    return isinstance(label, str) and bool(label.strip())
 
 
 _FINDERS: WeakKeyDictionary[Tokenizer, Finder] = WeakKeyDictionary()

@@ -5,6 +5,7 @@ The head of SetFit (Tunstall et al. 2022) without its fine-tuning of the encoder
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,9 +16,13 @@ from msgspec import Struct
 from msgspec import json as msgspec_json
 from numpy.typing import NDArray
 
+from headrace.engine.unit_rows import unit_rows
 from headrace.errors import CorruptFile, InvalidRequest
+from headrace.inference.call_context import CallContext
+from headrace.inference.model_runner import ModelRunner
 from headrace.ops.value import Array
 from headrace.tasks.classify import Classification, activated
+from headrace.tasks.embed import EmbedOptions, embed_texts
 from headrace.tasks.task_limits import MAX_LABELS, check_finite
 from headrace.weights.safetensors.reader import SafetensorsFile
 from headrace.weights.safetensors.writer import write_safetensors
@@ -25,6 +30,8 @@ from headrace.weights.tensor_output import TensorOutput
 
 SETTINGS_FILE, WEIGHTS_FILE = "text_classifier.json", "text_classifier.safetensors"
 MAX_ITERATIONS = 500
+MAX_EXAMPLES = 2500
+MAX_WORK = 20_000  # examples times labels of one request, a second or two
 TOLERANCE = 1e-6
 _MAX_BYTES = 1 << 20
 Doubles = NDArray[np.float64]
@@ -141,6 +148,35 @@ def check_examples(
             param="examples",
         )
     return [text for text, _ in pairs], [label for _, label in pairs]
+
+
+async def classify_by_examples(
+    runner: ModelRunner,
+    name: str | None,
+    texts: Sequence[str],
+    examples: Sequence[tuple[str, str]],
+    call: CallContext,
+    *,
+    truncate: bool = False,
+) -> list[Classification]:
+    """What a regression on the vectors of `examples`, pairs (text, label), says of each text. It is made for
+    this call. InvalidRequest for more examples times labels than MAX_WORK."""
+    known, labels = check_examples(examples)
+    work = len(known) * len(set(labels))
+    if len(known) > MAX_EXAMPLES or work > MAX_WORK:
+        raise InvalidRequest(
+            f"{len(known):,} examples of {len(set(labels)):,} labels are too many for one request: send at"
+            f" most {MAX_EXAMPLES:,}, and {MAX_WORK:,} by examples times labels, or use fit_classifier",
+            param="examples",
+        )
+    vectors = unit_rows(
+        await embed_texts(runner, name, [*known, *texts], call, EmbedOptions(truncate=truncate))
+    )
+
+    def fitted() -> list[Classification]:
+        return fit(vectors[: len(known)], labels).classify(vectors[len(known) :])
+
+    return await asyncio.get_running_loop().run_in_executor(None, fitted)
 
 
 def fit(vectors: Array, labels: Sequence[str], *, strength: float = 0.01) -> LogisticRegression:

@@ -11,9 +11,9 @@ import numpy as np
 from headrace.errors import UnsupportedModel
 from headrace.inference.call_context import CallContext
 from headrace.inference.model_runner import ModelRunner
-from headrace.inference.preparation import check_characters
 from headrace.inference.requests import TextPair
 from headrace.tasks.token_logprobs import Ids, token_logprobs
+from headrace.tokenization.prompts import check_characters
 
 if TYPE_CHECKING:
     from headrace.engine.client import LoadedModel

@@ -21,17 +21,23 @@ def check_texts(texts: Sequence[object], param: str) -> None:
         )
 
 
-def check_labels(labels: Sequence[str], param: str = "labels") -> None:
-    """InvalidRequest for no labels, more than MAX_LABELS, an empty one, or one that is there twice."""
-    if isinstance(labels, str) or not 1 <= len(labels) <= MAX_LABELS:
+def check_labels(labels: Sequence[object], param: str = "labels") -> None:
+    """InvalidRequest for anything but a list of 1 to MAX_LABELS texts, none empty and none there twice."""
+    if isinstance(labels, str) or not all(isinstance(label, str) for label in labels):
         raise InvalidRequest(
-            f"{param} has {len(labels):,} entries, it must be a list of 1 to {MAX_LABELS:,} texts",
+            f"{param} is {repr(labels)[:200]}, it must be a list of texts, such as ['person', 'city']",
             param=param,
+            code="invalid_type",
         )
-    if not all(label.strip() for label in labels):
+    if not 1 <= len(labels) <= MAX_LABELS:
+        raise InvalidRequest(
+            f"{param} has {len(labels):,} entries, it must have 1 to {MAX_LABELS:,}", param=param
+        )
+    if not all(str(label).strip() for label in labels):
         raise InvalidRequest(f"{param} has an empty label: give each some text", param=param)
     if len(set(labels)) < len(labels):
-        raise InvalidRequest(f"{param} has a label twice: give each once", param=param)
+        twice = next(label for index, label in enumerate(labels) if label in labels[:index])
+        raise InvalidRequest(f"{param} names one twice: {str(twice)[:200]}", param=param)
 
 
 def check_count(value: int | None, param: str) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,6 +13,7 @@ import numpy as np
 
 from headrace.chat.messages import messages_from_openai
 from headrace.engine.unit_rows import unit_rows
+from headrace.inference.call_context import CallContext
 from headrace.inference.keywords import Messages, new_call, new_id
 from headrace.inference.requests import EmbeddingRequest, TextPair
 from headrace.ops.value import Array
@@ -27,8 +30,18 @@ if TYPE_CHECKING:
     from headrace.engine.client import LoadedModel
     from headrace.inference.model_runner import ModelRunner
 
+LOG = logging.getLogger("headrace.llm")
 T = TypeVar("T")
 Examples = Mapping[str, Sequence[str]] | Sequence[tuple[str, str]]
+
+
+@contextmanager
+def told_call() -> Generator[CallContext]:
+    """The call of a task. Its warnings are logged when the block ends: results have no place for them."""
+    call = new_call()
+    yield call
+    for warning in call.warnings:
+        LOG.warning("%s", warning.message)
 
 
 class TaskWork:
@@ -48,15 +61,17 @@ class TaskWork:
         self, query: str, documents: Sequence[str], top_n: int | None, options: PairOptions
     ) -> list[DocumentScore]:
         self._check_open()
-        return await reranking.rerank(
-            self.runner, None, query, list(documents), new_call(), top_n=top_n, options=options
-        )
+        with told_call() as call:
+            return await reranking.rerank(
+                self.runner, None, query, list(documents), call, top_n=top_n, options=options
+            )
 
     async def _score(self, pairs: Sequence[tuple[str, str] | TextPair], options: PairOptions) -> list[float]:
         self._check_open()
         check_texts(pairs, "pairs")
         read = [pair if isinstance(pair, TextPair) else TextPair(*pair) for pair in pairs]
-        return await reranking.score_pairs(self.runner, None, read, new_call(), options)
+        with told_call() as call:
+            return await reranking.score_pairs(self.runner, None, read, call, options)
 
     async def _zero_shot(
         self,
@@ -67,26 +82,29 @@ class TaskWork:
         truncate: bool,
     ) -> list[Classification]:
         self._check_open()
-        return await zero_shot(
-            self.runner,
-            None,
-            [texts] if isinstance(texts, str) else list(texts),
-            labels,
-            new_call(),
-            hypothesis_template=template,
-            multi_label=multi_label,
-            truncate=truncate,
-        )
+        with told_call() as call:
+            return await zero_shot(
+                self.runner,
+                None,
+                [texts] if isinstance(texts, str) else list(texts),
+                labels,
+                call,
+                hypothesis_template=template,
+                multi_label=multi_label,
+                truncate=truncate,
+            )
 
     async def _choose(self, prompt: str | Messages, labels: Sequence[str], raw: bool) -> Classification:
         self._check_open()
         asked = prompt if isinstance(prompt, str) else messages_from_openai(list(prompt))
-        return await choosing.choose(self.runner, None, asked, labels, new_call(), raw=raw)
+        with told_call() as call:
+            return await choosing.choose(self.runner, None, asked, labels, call, raw=raw)
 
     async def _unit_vectors(self, texts: Sequence[str]) -> Array:
         self._check_open()
         request = EmbeddingRequest(id=new_id(), inputs=tuple(texts))
-        return unit_rows(np.concatenate(await self.runner.rows(request, new_call())))
+        with told_call() as call:
+            return unit_rows(np.concatenate(await self.runner.rows(request, call)))
 
     def _classifier(self, embed: Callable[[Sequence[str]], Array], folder: str | Path) -> TextClassifier:
         size = self.model.engine.limits.embedding_size

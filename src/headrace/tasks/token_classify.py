@@ -11,11 +11,11 @@ from headrace.errors import ContextLengthExceeded, InvalidRequest
 from headrace.inference.call_context import CallContext
 from headrace.inference.keywords import new_id
 from headrace.inference.model_runner import ModelRunner
-from headrace.inference.preparation import check_characters
 from headrace.inference.requests import EmbeddingRequest
 from headrace.ops.value import Array
 from headrace.tasks.classify import activated
 from headrace.tasks.token_labels import Aggregation, TokenEntity, TokenScores, merged, read_entities
+from headrace.tokenization.prompts import check_characters
 from headrace.tokenization.tokenizer import MarkedTokens
 from headrace.weights.head import Head
 
@@ -45,6 +45,8 @@ async def token_classify(
     aggregation: Aggregation = "simple",
     truncate: bool = False,
     stride: int | None = None,
+    priority: int = 0,
+    deadline_s: float | None = None,
 ) -> list[list[TokenEntity]]:
     """Of each text its entities in order, as a model that classifies tokens sees them.
 
@@ -71,6 +73,8 @@ async def token_classify(
             model=model.name,
             inputs=tuple(window.ids for window in windows),
             task="token_classify",
+            priority=priority,
+            deadline_s=deadline_s,
         )
         rows = await runner.rows(request, call)
     found: list[list[TokenEntity]] = [[] for _ in texts]

@@ -18,7 +18,7 @@ from headrace.weights.checkpoint_reader import CheckpointReader
 from headrace.weights.closeable import Closeable
 from headrace.weights.confined import confined
 from headrace.weights.gguf.checkpoint import GgufCheckpoint
-from headrace.weights.gliner import GLINER, encoder_config, encoder_tensors, refuse_gliner2
+from headrace.weights.gliner import GLINER, encoder_config, encoder_tensors, refuse_gliner2, with_vocabulary
 from headrace.weights.modules import read_modules
 from headrace.weights.quantized.checkpoint import QuantizedCheckpoint, quantization_of
 from headrace.weights.safetensors.plain_names import plain_tensors, text_model_config
@@ -57,6 +57,7 @@ class Checkpoint(Closeable):
             refuse_gliner2(tensors)
             if gliner is not None:
                 tensors = encoder_tensors(tensors)
+                self.config = with_vocabulary(self.config, gliner, tensors)
             plain = plain_tensors(tensors, self.config.get("model_type"))
             plain |= self._open_modules()
         except BaseException:

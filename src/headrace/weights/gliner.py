@@ -37,6 +37,31 @@ _OTHER_PARTS = {
 }
 
 
+# Encoders that configs only name, by their published sizes: layers, hidden, heads, intermediate, vocabulary.
+_DEBERTA_V3 = {
+    "microsoft/deberta-v3-xsmall": (12, 384, 6, 1536, 128_100),
+    "microsoft/deberta-v3-small": (6, 768, 12, 3072, 128_100),
+    "microsoft/deberta-v3-base": (12, 768, 12, 3072, 128_100),
+    "microsoft/deberta-v3-large": (24, 1024, 16, 4096, 128_100),
+    "microsoft/mdeberta-v3-base": (12, 768, 12, 3072, 251_000),
+}
+_DEBERTA_V3_COMMON: Config = {
+    "model_type": "deberta-v2",
+    "hidden_act": "gelu",
+    "layer_norm_eps": 1e-7,
+    "max_position_embeddings": 512,
+    "max_relative_positions": -1,
+    "norm_rel_ebd": "layer_norm",
+    "pad_token_id": 0,
+    "pos_att_type": ["p2c", "c2p"],
+    "position_biased_input": False,
+    "position_buckets": 256,
+    "relative_attention": True,
+    "share_att_key": True,
+    "type_vocab_size": 0,
+}
+_SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size")
+_TOKEN_TABLE = "embeddings.word_embeddings.weight"
 _GLINER2 = frozenset({"span_rep", "count_pred", "count_embed", "boundary_head"})
 
 
@@ -93,9 +118,9 @@ def gliner_settings(config: Config) -> GlinerSettings:
 
 def encoder_config(config: Config, beside: Config | None) -> Config:
     """The config of the encoder, as its config.json would have it: `encoder_config`, or the file `beside`
-    gliner_config.json.
+    gliner_config.json, or that of a DeBERTa v3 which is named.
 
-    UnsupportedModel where it is only named, and would have to be fetched from elsewhere.
+    UnsupportedModel where another one is only named, and would have to be fetched from elsewhere.
     """
     given = find(config, "encoder_config")
     if given is not None and not isinstance(given, dict):
@@ -103,6 +128,8 @@ def encoder_config(config: Config, beside: Config | None) -> Config:
     found = cast("Config | None", given) or beside
     if not found or (found is beside and "hidden_size" not in found):
         name = text(config, "model_name", "microsoft/deberta-v3-small")
+        found = _published(name)
+    if not found:
         raise UnsupportedModel(
             f"{GLINER} only names its encoder, {name[:120]!r}, and has no encoder_config: put the config.json"
             " of that encoder into the folder"
@@ -111,6 +138,20 @@ def encoder_config(config: Config, beside: Config | None) -> Config:
     resized = {"vocab_size": size} if isinstance(size, int) and size > 0 else {}
     kept = {field: value for field, value in found.items() if field not in ("architectures", "vocab_size")}
     return {"model_type": "deberta-v2", "vocab_size": found.get("vocab_size"), **kept, **resized}
+
+
+def _published(name: str) -> Config | None:
+    sizes = _DEBERTA_V3.get(name)
+    return None if sizes is None else _DEBERTA_V3_COMMON | dict(zip(_SIZES, sizes, strict=True))
+
+
+def with_vocabulary(config: Config, gliner: Config, tensors: Mapping[str, TensorInfo]) -> Config:
+    """The encoder's config with as many tokens as its table has, where the settings do not say it: GLiNER
+    adds its marks to the vocabulary, and resizes the table to the tokenizer's."""
+    size, table = find(gliner, "vocab_size"), tensors.get(_TOKEN_TABLE)
+    if table is None or not table.shape or (isinstance(size, int) and size > 0):
+        return config
+    return config | {"vocab_size": table.shape[0]}
 
 
 def refuse_gliner2(tensors: Iterable[str]) -> None:

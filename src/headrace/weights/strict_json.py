@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import msgspec
 
 from headrace.errors import CorruptFile
+from headrace.json_text import STRING, has_key_twice, key_count, key_twice
 
 T = TypeVar("T")
 
-# A string with its escapes; possessive, so that a hostile file cannot make it backtrack.
-_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 # Infinity is no JSON, but Python writes it into config.json; transformers 5 spells it as this object.
-_STRING_OR_INFINITY = re.compile(rb"(%s)|\bInfinity\b" % _STRING.pattern, re.DOTALL)
+_STRING_OR_INFINITY = re.compile(rb"(%s)|\bInfinity\b" % STRING.pattern, re.DOTALL)
 _INFINITY = b'{"__float__":"Infinity"}'
 
 
@@ -33,14 +31,9 @@ def decode(decoder: msgspec.json.Decoder[T], raw: bytes | msgspec.Raw, where: st
 
 
 def refuse_duplicates(raw: bytes, keys: int, where: str) -> None:
-    """Raises CorruptFile if the valid JSON `raw` has more than the `keys` keys that its reader got.
-
-    Outside of strings each key is followed by one colon and there are no others.
-    """
-    if _STRING.sub(b"", raw).count(b":") != keys:
-        raise CorruptFile(
-            f"{where} has the key {_duplicate(raw)[:200]!r} twice in one object; fetch the file again"
-        )
+    """Raises CorruptFile if the valid JSON `raw` has more than the `keys` keys that its reader got."""
+    if key_count(raw) != keys:
+        raise _twice(raw, where)
 
 
 def read_object(path: Path, limit_bytes: int) -> dict[str, object]:
@@ -57,31 +50,15 @@ def read_object(path: Path, limit_bytes: int) -> dict[str, object]:
     if b"Infinity" in raw:
         raw = _STRING_OR_INFINITY.sub(lambda found: found[1] or _INFINITY, raw)
     value = decode(_OBJECT, raw, path.name)
-    refuse_duplicates(raw, _keys(value), path.name)
+    if has_key_twice(raw, value):
+        raise _twice(raw, path.name)
     return value
 
 
 _OBJECT = msgspec.json.Decoder(dict[str, object])
 
 
-def _keys(value: object) -> int:
-    if isinstance(value, dict):
-        entries = cast("dict[str, object]", value)
-        return len(entries) + sum(map(_keys, entries.values()))
-    if isinstance(value, list):
-        return sum(map(_keys, cast("list[object]", value)))
-    return 0
-
-
-def _duplicate(raw: bytes) -> str:
-    found: list[str] = []
-
-    def look(pairs: list[tuple[str, object]]) -> None:
-        seen: set[str] = set()
-        for key, _ in pairs:
-            if key in seen:
-                found.append(key)
-            seen.add(key)
-
-    json.loads(raw, object_pairs_hook=look)
-    return found[0]
+def _twice(raw: bytes, where: str) -> CorruptFile:
+    return CorruptFile(
+        f"{where} has the key {key_twice(raw)[:200]!r} twice in one object; fetch the file again"
+    )

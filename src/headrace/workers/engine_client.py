@@ -26,13 +26,12 @@ from headrace.engine.request import (
 from headrace.engine.validation import validate_request
 from headrace.errors import DeadlineExceeded, EngineStopped, HeadraceError, InvalidRequest
 from headrace.workers import step_watch
-from headrace.workers.in_flight import InFlightRequest, cancelled, in_time, send
+from headrace.workers.in_flight import InFlightRequest, cancelled, compiling, computing, in_time, send
 from headrace.workers.process import WorkerProcess
 from headrace.workers.protocol import (
     BadFrame,
     Cancel,
     EventsAck,
-    FromWorker,
     ModelReady,
     Pause,
     StepEvents,
@@ -84,6 +83,7 @@ class RemoteEngineClient:
         self._heard = False  # the current worker has sent an event; supervisor thread only
         self._closing = threading.Event()
         self._longest_step_s = 0.0  # of all workers
+        self._beats = 0  # frames with a status, of all workers
         self._watch = StepWatch()
         self._passing_on = False
         self._stalled_s = 0.0  # without a step, of the current worker if it is being killed for that
@@ -136,7 +136,10 @@ class RemoteEngineClient:
             if self._failure is not None:
                 state = "failed"
             running = self._status.running if state == "running" else 0
-            waiting = max(self._status.waiting if running else 0, self._work() - running)
+            items = self._open.values()
+            waiting = max(
+                self._status.waiting if running else 0, computing(items) + compiling(items) - running
+            )
             return replace(
                 self._status,
                 running=running,
@@ -228,18 +231,18 @@ class RemoteEngineClient:
         """Forward the worker's messages until it ends; returns how it ended."""
         try:
             for message in worker.messages():
-                self._take(worker, message)
+                if isinstance(message, SubmitResult):
+                    self._answer(message)
+                elif isinstance(message, StepEvents):
+                    self._take(worker, message)
         except BadFrame as error:
             LOG.error("%s", error.message)
         how = worker.close()
         return f"made no step for {self._stalled_s:g} s" if self._stalled_s else how
 
-    def _take(self, worker: WorkerProcess, message: FromWorker) -> None:
-        if isinstance(message, SubmitResult):
-            self._answer(message)
-        if not isinstance(message, StepEvents):
-            return
+    def _take(self, worker: WorkerProcess, message: StepEvents) -> None:
         self._status = message.status
+        self._beats += 1
         self._longest_step_s = max(self._longest_step_s, message.status.longest_step_s)
         self._passing_on = True  # may take as long as readers take; the worker waits for it
         for number, batch in message.batches:
@@ -371,25 +374,22 @@ class RemoteEngineClient:
     # ---------------------------------------------------------------------------------
 
     def _watch_steps(self) -> None:
-        """Kill a worker that has work but makes no step."""
+        """Kill a worker that has work but makes no step, or is silent while it compiles or awaits a turn."""
         watch = self._watch
         while not self._closing.wait(step_watch.LOOK_S):
             with self._lock:
                 worker = self._worker
-                works = worker is not None and self._work() > 0 and not self._passing_on
-                works = works and not self._status.waits_for_turn
-                watch.look((self._restarts, self._status.steps), works=works)
+                items = self._open.values()
+                steps = computing(items) > 0
+                works = worker is not None and (steps or compiling(items) > 0) and not self._passing_on
+                beats = 0 if steps and not self._status.waits_for_turn else self._beats
+                watch.look((self._restarts, self._status.steps, beats), works=works)
                 if worker is None or not watch.overdue(self._longest_step_s):
                     continue
                 self._stalled_s = watch.stalled_s
                 watch.gave_up()
             LOG.error("the model's worker process makes no step: killing it")
             worker.kill()
-
-    def _work(self) -> int:
-        """With the lock held: choices that are to be computed, as far as the worker is not told to wait."""
-        items = self._open.values()
-        return sum(item.request.params.n for item in items if not item.paused and item.accepted is None)
 
     def _fail_all(self, error: HeadraceError) -> None:
         with self._lock:

@@ -21,6 +21,7 @@ from typing import NoReturn, cast
 from msgspec.structs import replace
 
 from headrace import _native
+from headrace.config.stderr_log import log_to_stderr
 from headrace.engine.client import EngineStatus
 from headrace.engine.encoder import Encoder
 from headrace.engine.engine import Engine
@@ -85,7 +86,7 @@ class EngineServer:
 
     def run(self) -> NoReturn:
         """Load the requested model, then run until the server is gone or the engine has failed."""
-        logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
+        log_to_stderr()
         # The server decides when to stop, even if a signal goes to the whole process group. SIGINT has been
         # blocked since the process began.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -166,12 +167,13 @@ class EngineServer:
         return SharedTurns(_native.Turns(self._turns), share=options.share)
 
     def _beat(self) -> None:
-        """Send the engine's status periodically while there are no events, until the engine has stopped."""
+        """Send the engine's status periodically while there are no events, until the engine has stopped: if
+        it has changed, or if no step shows that this process is well."""
         assert self._engine is not None
         told: EngineStatus | None = None
         while self._engine.status().alive:
             status = self._engine.status()
-            if status != told:
+            if status != told or self._compiling or status.waits_for_turn:
                 self._pipe.put(None)
             told = status
             time.sleep(BEAT_S)

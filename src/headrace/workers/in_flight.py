@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterable
 from concurrent.futures import Future
 
 from msgspec import Struct
@@ -64,6 +65,16 @@ class InFlightRequest(Struct, eq=False):
         accepted, self.accepted = self.accepted, None
         if accepted is not None:
             refuse(accepted, error)
+
+
+def computing(items: Iterable[InFlightRequest]) -> int:
+    """Choices that are to be computed, as far as the worker is not told to wait."""
+    return sum(item.request.params.n for item in items if not item.paused and item.accepted is None)
+
+
+def compiling(items: Iterable[InFlightRequest]) -> int:
+    """Choices whose grammar is being compiled."""
+    return sum(item.request.params.n for item in items if item.accepted is not None)
 
 
 def in_time(item: InFlightRequest) -> EngineRequest | None:

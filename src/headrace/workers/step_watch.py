@@ -15,7 +15,7 @@ class StepWatch:
     """Counts looks without progress while there is work. For one thread; others may read `stalled_s`."""
 
     def __init__(self) -> None:
-        self._progress: tuple[int, int] | None = None
+        self._progress: tuple[int, ...] | None = None
         self._looks = 0
         self._doublings = 0
 
@@ -24,7 +24,7 @@ class StepWatch:
         """Seconds without a step while there was work, up to the last look."""
         return self._looks * LOOK_S
 
-    def look(self, progress: tuple[int, int], *, works: bool) -> None:
+    def look(self, progress: tuple[int, ...], *, works: bool) -> None:
         """`progress` changes with every step; without work there is none to expect."""
         self._looks = self._looks + 1 if works and progress == self._progress else 0
         self._progress = progress

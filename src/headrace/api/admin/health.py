@@ -12,7 +12,7 @@ from headrace.api.http.call_context import call_of
 from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.errors import error_response, json_response
 from headrace.api.llama_cpp.errors import llama_error_body
-from headrace.api.openai.schema import HealthBody, ReadyBody
+from headrace.api.openai.model_schema import HealthBody, ReadyBody
 from headrace.api.service import get_service
 from headrace.errors import EngineStopped, ModelLoading, Overloaded
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from headrace.api.anthropic.schema import AnthropicModel, AnthropicModelList
 from headrace.api.http.query import Query, page_size
-from headrace.api.openai.schema import ModelCard
+from headrace.api.openai.model_schema import ModelCard
 from headrace.errors import InvalidRequest
 
 MAX_PAGE = 1000

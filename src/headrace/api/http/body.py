@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import cache
 from typing import Annotated, Any, ClassVar, TypeVar, cast
 
@@ -14,6 +11,7 @@ from msgspec import Meta, Struct
 from starlette.requests import Request as HttpRequest
 
 from headrace.api.http.body_errors import make_integer, refusal_of
+from headrace.api.http.body_limits import LARGE_BODY_BYTES, refuse_many_values
 from headrace.api.http.call_context import call_of
 from headrace.api.http.request_body import read_body
 from headrace.api.service import get_service
@@ -21,26 +19,17 @@ from headrace.config.names import nearest
 from headrace.errors import InvalidRequest
 from headrace.inference.call_context import CallContext
 from headrace.inference.events import ParameterWarning
-
-LARGE_BODY_BYTES = 256 * 1024
-MAX_WHOLE_FLOATS = 16  # which are integers to JSON Schema, each of which costs a pass over the body
+from headrace.json_text import has_key_twice, key_twice
 
 Json = dict[str, Any]
 Values = tuple[object, ...]
+TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Body = TypeVar("Body", bound="RequestBody")
 Part = TypeVar("Part", bound=Struct)
 
-MAX_OBJECTS = 50_000
-"""Objects and arrays in a large body. Each costs a microsecond and more while other requests wait: what no
-client needs is refused before it is parsed."""
-_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
-
-TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-
+MAX_WHOLE_FLOATS = 16  # which are integers to JSON Schema, each of which costs a pass over the body
 NAMED_BYTES = 2**20
-"""In larger bodies the key is not looked for: that would hold the interpreter lock for a second."""
-
-_ESCAPED_COLON = re.compile(rb"(?<!\\)(?:\\\\)*+\\u003[aA]")
+"""In larger bodies a key that is there twice is not looked for: that would take a second."""
 
 
 def loose(schema: Json) -> Meta:
@@ -86,28 +75,26 @@ async def read_checked(kind: type[Body], http: HttpRequest) -> Body:
 
 def checked_body(kind: type[Body], data: bytes, call: CallContext) -> Body:
     """A body from its JSON, with its warnings among the call's; InvalidRequest names the first bad field."""
-    _refuse_many_objects(data)
+    if len(data) > LARGE_BODY_BYTES:
+        refuse_many_values(data)
     try:
         content = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest(f"the body is not JSON: {error}", code="invalid_json") from None
-    refuse_duplicate_keys(data)
+    _refuse_key_twice(data, content)
     body, warnings = checked(kind, content)
     call.warnings += warnings
     return body
 
 
-def _refuse_many_objects(data: bytes) -> None:
-    """InvalidRequest for more than MAX_OBJECTS. Brackets within texts are none, which is looked at only where
-    there are many."""
-    if len(data) <= LARGE_BODY_BYTES or data.count(b"{") + data.count(b"[") <= MAX_OBJECTS:
-        return
-    bare = _STRING.sub(b"", data)
-    count = bare.count(b"{") + bare.count(b"[")
-    if count > MAX_OBJECTS:
+def _refuse_key_twice(data: bytes, content: object) -> None:
+    """InvalidRequest, with its name, where an object in the body has a key twice."""
+    if has_key_twice(data, content):
+        key = key_twice(data)[:80] if len(data) <= NAMED_BYTES else ""
         raise InvalidRequest(
-            f"the body has {count:,} objects and arrays, at most {MAX_OBJECTS:,} are read: split the request",
-            code="body_too_complex",
+            f"the body has {f'the key {key!r}' if key else 'a key'} twice in one object: send it once",
+            param=key or None,
+            code="duplicate_key",
         )
 
 
@@ -184,42 +171,3 @@ def completed_schema(kind: type[RequestBody], schemas: Mapping[type[Struct], Jso
     for name, part in kind.parts.items():
         fields[name] = {"anyOf": [completed_schema(part, schemas), {"type": "null"}]}
     return schema | {"properties": fields} | kind.more_schema
-
-
-def refuse_duplicate_keys(body: bytes) -> None:
-    """InvalidRequest where an object in `body` has a key twice, with its name. What is no JSON passes.
-
-    msgspec keeps one of two equal keys and says nothing, so what it reads is written again and colons are
-    counted. Texts have as many of them as before, and every key has one beside it. Where a key was dropped
-    there are fewer.
-    """
-    try:
-        kept = msgspec.json.encode(msgspec.json.decode(body)).count(b":")
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return  # the reader of the body says what is wrong
-    colons = body.count(b":")
-    if b"\\u003" in body:
-        colons += sum(1 for _ in _ESCAPED_COLON.finditer(body))
-    if colons != kept:
-        key = _duplicate(body) if len(body) <= NAMED_BYTES else ""
-        raise InvalidRequest(
-            f"the body has {f'the key {key!r}' if key else 'a key'} twice in one object: send it once",
-            param=key or None,
-            code="duplicate_key",
-        )
-
-
-def _duplicate(body: bytes) -> str:
-    """The first key that is there twice, shortened."""
-    found: list[str] = []
-
-    def look(pairs: list[tuple[str, object]]) -> None:
-        seen: set[str] = set()
-        for key, _ in pairs:
-            if key in seen:
-                found.append(key)
-            seen.add(key)
-
-    with suppress(ValueError, RecursionError):
-        json.loads(body, object_pairs_hook=look)
-    return found[0][:80] if found else ""

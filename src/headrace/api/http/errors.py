@@ -18,6 +18,8 @@ from headrace.api.http.call_context import HttpCall, call_of
 from headrace.api.llama_cpp.errors import PATHS as LLAMA_PATHS
 from headrace.api.llama_cpp.errors import llama_error
 from headrace.api.ollama.errors import ollama_error
+from headrace.api.tei.errors import PATHS as TEI_PATHS
+from headrace.api.tei.errors import tei_error
 from headrace.errors import HeadraceError, InvalidRequest, Overloaded
 
 LOG = logging.getLogger("headrace.api")
@@ -118,7 +120,8 @@ def openai_error(error: HeadraceError, call: HttpCall) -> tuple[int, msgspec.Str
     return error.status, error_body(error)
 
 
-# Other surfaces by the beginning of their paths.
+# Other surfaces by their paths, whole ones first.
+OF_PATHS: Mapping[str, ErrorShape] = dict.fromkeys(TEI_PATHS, tei_error)
 SHAPES: Mapping[str, ErrorShape] = {
     "/api/": ollama_error,
     MESSAGES_PATH: anthropic_error,
@@ -128,7 +131,8 @@ SHAPES: Mapping[str, ErrorShape] = {
 
 def error_response(error: HeadraceError, call: HttpCall) -> Response:
     """The reply for a typed error; 503 says when to come back, 401 how to authenticate."""
-    shape = next((shape for path, shape in SHAPES.items() if call.surface.startswith(path)), openai_error)
+    beginning = next((shape for path, shape in SHAPES.items() if call.surface.startswith(path)), openai_error)
+    shape = OF_PATHS.get(call.surface, beginning)
     headers: dict[str, str] = {}
     if isinstance(error, Overloaded):
         headers["retry-after"] = str(max(1, math.ceil(error.retry_after_s)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 import msgspec
@@ -22,6 +22,7 @@ MEDIA_TYPE = "text/event-stream"
 DONE = b"data: [DONE]\n\n"
 
 _encoder = msgspec.json.Encoder()
+_PLACE = b"\0"  # which JSON never has
 
 # Events that wait for a reader are bounded by inference/engine_run.py. Together with the transport's own
 # 64 KiB mark and one slice being sent: at most 256 KiB per reader.
@@ -133,6 +134,22 @@ def sse_event(body: msgspec.Struct, name: str | None = None) -> bytes:
     """One event: `event: name` where there is one, `data: {json}`, and an empty line."""
     head = b"" if name is None else b"event: " + name.encode() + b"\n"
     return head + b"data: " + _encoder.encode(body) + b"\n\n"
+
+
+class SseTemplate:
+    """Events that differ in one part: what stands before and after it is encoded once.
+
+    `new_body` makes a body around a part that is encoded already.
+    """
+
+    __slots__ = ("_after", "_before")
+
+    def __init__(self, new_body: Callable[[msgspec.Raw], msgspec.Struct]) -> None:
+        self._before, _, self._after = sse_event(new_body(msgspec.Raw(_PLACE))).partition(_PLACE)
+
+    def event(self, part: msgspec.Struct) -> bytes:
+        """The event with that part."""
+        return b"%b%b%b" % (self._before, _encoder.encode(part), self._after)
 
 
 def sse_content(description: str, *bodies: type[msgspec.Struct], typed: bool = True) -> Content:

@@ -50,7 +50,11 @@ async def respond(
         return await respond_whole(http, request, reply)
     call = call_of(http)
     opened = await _opened(http, request, call)
-    return StreamedReply(reply.stream(opened.prepared, call), opened)
+    try:
+        return StreamedReply(reply.stream(opened.prepared, call), opened)
+    except BaseException:
+        await opened.aclose()
+        raise
 
 
 async def _opened(http: HttpRequest, request: InferenceRequest, call: CallContext) -> OpenStream:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import json
 import re
 import uuid
 from collections.abc import Mapping, Sequence
@@ -21,10 +22,12 @@ from headrace.api.service import Service
 from headrace.config.settings import Settings
 from headrace.errors import HeadraceError, InvalidRequest
 from headrace.inference.accounts import Account, ReadLimits
-from headrace.inference.call_context import HOPS
+from headrace.inference.call_context import HOPS, CallContext
 from headrace.storage.database import Database
 from headrace.storage.keys import Keys
 
+WARNINGS_HEADER = b"x-headrace-warnings"
+WARNING_BYTES = 4096  # clients read headers of at least 8 KiB
 OPEN_PATHS = frozenset({"/health", "/ready"})
 # What decides who is served what: of two such headers this server and a proxy might each believe another one.
 SINGLE_HEADERS = ("host", "origin", "authorization", "x-api-key", "content-type", "content-encoding")
@@ -73,13 +76,14 @@ class ServerMiddleware:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 call.status = message["status"]
-                self._service.bodies.release(call)
+                self._release_body(call)
                 message["headers"] = [
                     *message.get("headers", ()),
                     (b"x-request-id", request_id.encode()),
                     (b"request-id", request_id.encode()),  # as Anthropic calls it
                     *call.account.headers(),
                     *_encoded(call.reply_headers),
+                    *warning_headers(call),
                 ]
             await send(message)
 
@@ -115,7 +119,7 @@ class ServerMiddleware:
                 call.client = call.account.name or _address(scope)
                 if call.method == "POST":  # what is posted makes work, everything else reads
                     held.enter_context(self._service.gate.admitted(call))
-                    held.callback(self._service.bodies.release, call)
+                    held.callback(self._release_body, call)
                 elif call.path not in OPEN_PATHS:
                     self._reads.take(call.client, self._settings.key_read_rpm)
             except HeadraceError as error:
@@ -123,6 +127,10 @@ class ServerMiddleware:
                 await error_response(error, call)(scope, receive, send)
                 return
             await self._app(scope, receive, send)
+
+    def _release_body(self, call: HttpCall) -> None:
+        if call.body_bytes:
+            self._service.bodies.release(call)
 
     def _check_host(self, headers: Headers) -> None:
         """Refuse foreign names on a loopback address: a web page must not reach it by DNS rebinding."""
@@ -168,6 +176,17 @@ def _hops(sent: str) -> tuple[str, ...]:
     """The servers that a request has passed; what is no list of them counts as none."""
     found = tuple(word.strip() for word in sent.split(",")) if sent else ()
     return found if all(_CLIENT_ID.fullmatch(word) for word in found) else ()
+
+
+def warning_headers(call: CallContext) -> list[tuple[bytes, bytes]]:
+    """The warnings of a call as JSON, for replies whose bodies have no place for them, such as lists. Only
+    the first ones where all are too long for a header."""
+    if not call.warnings:
+        return []
+    said = [{"param": one.param, "message": one.message} for one in call.warnings]
+    while len(text := json.dumps(said)) > WARNING_BYTES:
+        said = said[: len(said) // 2]
+    return [(WARNINGS_HEADER, text.encode())]
 
 
 def new_request_id() -> str:
@@ -229,15 +248,20 @@ def _host_name(header: str) -> str:
 
 def exposed(settings: Settings) -> Sequence[str]:
     """Warnings about how the server is bound."""
-    if is_loopback(settings.host) or settings.api_key or settings.admin_api_key:
+    if is_loopback(settings.host) or needs_key(settings):
         return ()
+    return (
+        f"anyone who reaches {settings.host}:{settings.port} can use this server: make a key with"
+        " `headrace keys add NAME`, set HEADRACE_API_KEY to one of your own, or bind 127.0.0.1",
+    )
+
+
+def needs_key(settings: Settings) -> bool:
+    """Whether requests need a key: one of the settings, or one that the store has or had."""
+    if settings.api_key or settings.admin_api_key:
+        return True
     database = Database(settings.store_file)
     try:
-        if Keys(database).ever():
-            return ()
+        return Keys(database).ever()
     finally:
         database.close()
-    return (
-        f"anyone who reaches {settings.host}:{settings.port} can use this server: "
-        "set --api-key (or HEADRACE_API_KEY), make one with `headrace keys add`, or bind 127.0.0.1",
-    )

@@ -26,10 +26,13 @@ from headrace.api.llama_cpp.errors import PATHS as LLAMA_PATHS
 from headrace.api.llama_cpp.errors import LlamaError
 from headrace.api.ollama.errors import OllamaError
 from headrace.api.service import get_service
+from headrace.api.tei.errors import PATHS as TEI_PATHS
+from headrace.api.tei.errors import TeiError
 
 Json = dict[str, Any]
 
-# Bodies of errors by the beginning of their paths, as SHAPES makes them.
+# Bodies of errors by their paths, and by the beginning of these, as OF_PATHS and SHAPES make them.
+ERRORS_OF_PATHS: Mapping[str, type[Struct]] = dict.fromkeys(TEI_PATHS, TeiError)
 ERRORS: Mapping[str, type[Struct]] = {
     "/api/": OllamaError,
     MESSAGES_PATH: AnthropicError,
@@ -104,7 +107,7 @@ class Document:
 
     def _kinds(self) -> list[type[Struct]]:
         """The bodies of requests and replies, and what they name as parts."""
-        kinds: list[type[Struct]] = [ErrorBody, *ERRORS.values()]
+        kinds: list[type[Struct]] = [ErrorBody, *ERRORS.values(), *ERRORS_OF_PATHS.values()]
         for one in self._endpoints:
             if one.body is not None:
                 kinds += (one.body, *one.body.parts.values())
@@ -166,7 +169,8 @@ def _errors(endpoint: Endpoint, references: Mapping[type[Struct], Json]) -> Json
         errors |= WITH_NAME
     if endpoint.path.startswith(MESSAGES_PATH):
         errors = {ANTHROPIC_STATUSES.get(status, status): text for status, text in errors.items()}
-    kind = next((kind for start, kind in ERRORS.items() if endpoint.path.startswith(start)), ErrorBody)
+    beginning = next((kind for start, kind in ERRORS.items() if endpoint.path.startswith(start)), ErrorBody)
+    kind = ERRORS_OF_PATHS.get(endpoint.path, beginning)
     content = {"application/json": {"schema": references[kind]}}
     return {
         str(status): {"description": text, "content": content}

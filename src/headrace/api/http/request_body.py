@@ -7,6 +7,7 @@ import asyncio
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 
+from headrace.api.http import body_memory
 from headrace.api.http.call_context import call_of
 from headrace.api.http.errors import BodyTooLarge, BodyTooSlow, ClientGone, UnsupportedEncoding
 from headrace.api.service import get_service
@@ -37,7 +38,8 @@ async def read_body(request: HttpRequest) -> bytes:
                 body += part
                 if len(body) > limit:
                     raise BodyTooLarge(refusal)
-                service.bodies.hold(call, len(body))
+                if len(body) > body_memory.SMALL_BYTES:
+                    service.bodies.hold(call, len(body))
                 if len(body) >= enough:
                     enough = len(body) + PATIENCE_BYTES
                     patience.reschedule(min(clock() + PATIENCE_S, end_s))

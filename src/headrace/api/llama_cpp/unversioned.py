@@ -13,9 +13,11 @@ from headrace.api.http.event_stream import chunks
 from headrace.api.http.generation import respond, respond_whole
 from headrace.api.llama_cpp.schema import InputTokens
 from headrace.api.openai.chat_completions import ChatBody
+from headrace.api.openai.embedding_schema import EmbeddingList
 from headrace.api.openai.embeddings import EmbeddingBody
+from headrace.api.openai.model_schema import ModelList
 from headrace.api.openai.models import model_cards
-from headrace.api.openai.schema import ChatChunk, ChatReply, EmbeddingList, ModelList
+from headrace.api.openai.schema import ChatChunk, ChatReply
 from headrace.api.openai.tokenize import ConversationBody
 from headrace.api.service import get_service, new_id
 

@@ -11,9 +11,8 @@ from starlette.requests import Request as HttpRequest
 from headrace.api.http.call_context import call_of
 from headrace.api.ollama.bodies import AnswerBody, UsingBody
 from headrace.api.service import Service, get_service
-from headrace.errors import ModelNotFound
 from headrace.inference.limits import allowed_keep_alive
-from headrace.storage.aliases import Alias, Aliases
+from headrace.storage.aliases import Alias
 
 if TYPE_CHECKING:
     from headrace.workers.model_entry import ModelEntry
@@ -50,7 +49,7 @@ async def use_model(http: HttpRequest, body: UsingBody) -> ResolvedModel:
     route = service.remote.find(body.model.removesuffix(TAG))
     if route is not None:
         return ResolvedModel(body.model, route.name, None, 0.0)
-    entry, alias = await _find(service, body.model)
+    entry, alias = _find(service, body.model)
     keep_alive_s = allowed_keep_alive(body.keep_alive_s, call)
     model = await service.use(call, entry.name, keep_alive_s=keep_alive_s)
     if entry.fixed and keep_alive_s is not None and keep_alive_s >= 0:
@@ -65,17 +64,11 @@ async def unload_model(http: HttpRequest, body: AnswerBody) -> None:
     service = get_service(http)
     call_of(http).account.require("admin")
     service.remote.check_local(body.model.removesuffix(TAG))
-    entry, _ = await _find(service, body.model)
+    entry, _ = _find(service, body.model)
     await service.models.unload_when_idle(entry)
 
 
-async def _find(service: Service, name: str) -> tuple[ModelEntry, Alias | None]:
+def _find(service: Service, name: str) -> tuple[ModelEntry, Alias | None]:
     """The served model of that name or of that alias; ModelNotFound."""
     name = name.removesuffix(TAG)
-    try:
-        return service.models.find(name), None
-    except ModelNotFound:
-        alias = await service.run_in_thread(lambda: Aliases(service.database).find(name))
-        if alias is None:
-            raise
-        return service.models.find(alias.target), alias
+    return service.find(name), service.sources.alias_of(name)

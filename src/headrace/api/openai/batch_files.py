@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from headrace.api.openai.batch_lines import unfinished_line
-from headrace.api.openai.schema import BatchUsage, InputDetails, OutputDetails
+from headrace.api.openai.batch_schema import BatchUsage, InputDetails, OutputDetails
 from headrace.storage.batches import Batches, LineState, StoredBatch
 from headrace.storage.database import Database
 from headrace.storage.files import PART_BYTES, Files

@@ -18,8 +18,8 @@ from headrace.api.http.errors import NotFound, json_response
 from headrace.api.http.query import Query, page_size, read_query
 from headrace.api.openai.batch_lines import read_lines
 from headrace.api.openai.batch_runner import runner_of
+from headrace.api.openai.batch_schema import BatchList, BatchObject, BatchUsage, RequestCounts
 from headrace.api.openai.files import EXPIRES_AFTER_S, file_not_found
-from headrace.api.openai.schema import BatchList, BatchObject, BatchUsage, RequestCounts
 from headrace.api.service import get_service
 from headrace.errors import InvalidRequest
 from headrace.storage.batches import Batches, StoredBatch

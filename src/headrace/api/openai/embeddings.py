@@ -1,13 +1,13 @@
-"""POST /v1/embeddings."""
+"""POST /v1/embeddings, in the bodies of OpenAI, vLLM, Jina and Voyage."""
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
@@ -15,70 +15,124 @@ from headrace.api.http.body import RequestBody, Values, checked_body, read_check
 from headrace.api.http.call_context import HttpCall
 from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.generation import answer, respond_whole
+from headrace.api.openai.embedding_schema import EmbeddingList, EmbeddingObject, EmbeddingUsage
 from headrace.api.openai.generation_body import Deadline, Priority, ServiceTier, urgency
 from headrace.api.openai.prompts import INPUTS, read_inputs
-from headrace.api.openai.schema import EmbeddingList, EmbeddingObject, EmbeddingUsage
 from headrace.api.service import Service, new_id
-from headrace.engine.request import Embedding
+from headrace.api.tasks.task_reply import TokenLimit, token_limit
+from headrace.api.tasks.vector_format import EncodingFormat, VectorFormat, of_length, read_format
+from headrace.errors import InvalidRequest
 from headrace.inference.call_context import CallContext
 from headrace.inference.events import Prepared
+from headrace.inference.input_purpose import INPUT_TYPES, JINA_TASKS, InputPurpose, read_purpose
 from headrace.inference.requests import EmbeddingRequest
 from headrace.inference.result import ResultCollector
+from headrace.tasks.embed import EmbedOptions, pooled
+from headrace.tasks.vector_types import VectorType
+
+JinaTask = Literal["retrieval.query", "retrieval.passage", "classification", "separation", "text-matching"]
+_COUNT = Meta(ge=1, le=2**31 - 1)
+_TWINS = (
+    ("dimensions", "output_dimension"),
+    ("truncate", "truncation"),
+    ("normalize", "normalized"),
+    ("input_type", "task"),
+)
 
 
 class EmbeddingBody(RequestBody, kw_only=True):
-    """The body of a request for embeddings."""
+    """The body of a request for embeddings.
+
+    Besides OpenAI's fields there are Voyage's (`input_type`, `truncation`, `output_dimension`,
+    `output_dtype`), Jina's (`task`, `embedding_type`, `truncate`, `normalized`) and vLLM's (`normalize`,
+    `truncate_prompt_tokens`). `prompt_name` is one of the model's prompts.
+    """
 
     no_effect: ClassVar[Mapping[str, Values]] = {"user": ()}
+    unsupported: ClassVar[Mapping[str, Values]] = {
+        "late_chunking": (False,),
+        "return_multivector": (False,),
+        "add_special_tokens": (True,),
+    }
 
     input: Annotated[Any, Meta(extra_json_schema=INPUTS)]
     model: str | None = None
-    encoding_format: Literal["float", "base64"] | None = None
-    dimensions: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
+    encoding_format: EncodingFormat | None = None
+    output_dtype: VectorType | None = None
+    embedding_type: EncodingFormat | list[EncodingFormat] | None = None
+    encoding_type: EncodingFormat | None = None
+    dimensions: Annotated[int, _COUNT] | None = None
+    output_dimension: Annotated[int, _COUNT] | None = None
+    prompt_name: str | None = None
+    input_type: Literal["query", "document"] | None = None
+    task: JinaTask | None = None
+    truncate: bool | None = None
+    truncation: bool | None = None
+    truncate_prompt_tokens: TokenLimit | None = None
+    normalize: bool | None = None
+    normalized: bool | None = None
     priority: Priority | None = None
     service_tier: ServiceTier | None = None
     deadline_s: Deadline | None = None
 
     def request(self, reply_id: str) -> EmbeddingRequest:
         """The request that this body stands for."""
-        return EmbeddingRequest(
-            id=reply_id,
-            model=self.model,
+        for one, other in _TWINS:
+            if getattr(self, one) is not None and getattr(self, other) is not None:
+                raise InvalidRequest(f"{one} and {other} say the same: send one of them", param=other)
+        options = EmbedOptions(
+            dimensions=self.dimensions or self.output_dimension,
+            prompt_name=self.prompt_name,
+            purpose=self._purpose(),
+            truncate=bool(self.truncate or self.truncation or self.truncate_prompt_tokens is not None),
+            max_tokens=token_limit(self.truncate_prompt_tokens),
             priority=urgency(self.priority, self.service_tier),
             deadline_s=self.deadline_s,
-            inputs=read_inputs(self.input),
-            dimensions=self.dimensions,
         )
+        return replace(options.request(self.model, read_inputs(self.input)), id=reply_id)
+
+    def _purpose(self) -> InputPurpose | None:
+        found = read_purpose("input_type", self.input_type, INPUT_TYPES)
+        return found or read_purpose("task", self.task, JINA_TASKS)
 
     def reply(self) -> EmbeddingReply:
         """The format of the reply."""
-        return EmbeddingReply(as_base64=self.encoding_format == "base64")
+        written = read_format(
+            encoding_format=self.encoding_format,
+            output_dtype=self.output_dtype,
+            embedding_type=self.embedding_type,  # type: ignore[arg-type]
+            encoding_type=self.encoding_type,
+        )
+        if self.normalized is not None:
+            return EmbeddingReply(written, self.normalized, "normalized")
+        return EmbeddingReply(written, self.normalize, "normalize")
 
 
 class EmbeddingReply:
-    """The format of the reply."""
+    """The format of the reply; vectors are brought to length 1 with `normalize`, which `param` has asked
+    for."""
 
-    def __init__(self, *, as_base64: bool) -> None:
-        self._as_base64 = as_base64
+    def __init__(self, written: VectorFormat, normalize: bool | None, param: str) -> None:
+        self._format, self._normalize, self._param = written, normalize, param
 
     def whole(self, prepared: Prepared, result: ResultCollector, call: CallContext) -> EmbeddingList:
         """The vectors, in the order of the inputs."""
-        vectors = [one.embedding for one in result.prompts if one.embedding is not None]
+        rows = [one.embedding.vectors for one in result.prompts if one.embedding is not None]
+        vectors = of_length(pooled(rows, 0), self._normalize, call, self._param)
         tokens = sum(usage.prompt_tokens for usage in result.usages)
+        written = self._format.written(vectors, call)
         return EmbeddingList(
-            data=[EmbeddingObject(index, self._written(vector)) for index, vector in enumerate(vectors)],
+            data=[EmbeddingObject(index, one) for index, one in enumerate(written)],
             model=prepared.model,
             usage=EmbeddingUsage(tokens, tokens),
             warnings=call.warnings or msgspec.UNSET,
         )
 
-    def _written(self, vector: Embedding) -> str | list[float]:
-        return base64.b64encode(vector.data).decode() if self._as_base64 else vector.vectors[0].tolist()
-
 
 @Endpoint("POST", "/v1/embeddings", body=EmbeddingBody, reply=EmbeddingList)
 async def create_embeddings(http: HttpRequest) -> Response:
-    """Vectors of texts. Each has length 1 unless the model says otherwise; no text is ever cut."""
+    """Vectors of texts. Each has length 1 unless the model says otherwise; no text is cut unless `truncate`
+    asks for it."""
     body = await read_checked(EmbeddingBody, http)
     return await respond_whole(http, body.request(new_id("embd")), body.reply())
 

@@ -15,7 +15,7 @@ from headrace.api.http.errors import NotFound, json_response
 from headrace.api.http.multipart import FormField, parse_form
 from headrace.api.http.query import Query, page_size, read_query
 from headrace.api.http.request_body import read_body
-from headrace.api.openai.schema import FileDeleted, FileList, FileObject
+from headrace.api.openai.batch_schema import FileDeleted, FileList, FileObject
 from headrace.api.service import Service, get_service
 from headrace.errors import InvalidRequest
 from headrace.storage.files import PART_BYTES, Files, StoredFile

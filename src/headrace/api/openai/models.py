@@ -15,7 +15,7 @@ from headrace.api.http.call_context import call_of
 from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.errors import json_response
 from headrace.api.http.query import read_query
-from headrace.api.openai.schema import ModelCard, ModelList
+from headrace.api.openai.model_schema import ModelCard, ModelList
 from headrace.api.service import Service, get_service
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def model_cards(service: Service) -> ModelList:
     cards = {entry.name: _card(entry) for entry in service.models.entries}
     aliased = [
         replace(cards[alias.target], id=name, created=alias.created_s, aliases=())
-        for name, alias in service.aliases.items()
+        for name, alias in service.sources.aliases.items()
         if alias.target in cards and not service.models.serves(name)
     ]
     return ModelList([*cards.values(), *aliased, *map(_remote_card, service.remote.routes)])

@@ -14,7 +14,7 @@ from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.errors import json_response
 from headrace.api.http.generation import done
 from headrace.api.service import Service, get_service, new_id
-from headrace.api.tasks.task_reply import input_texts
+from headrace.api.tasks.task_reply import texts_of
 from headrace.errors import InvalidRequest
 from headrace.inference.call_context import CallContext
 from headrace.inference.events import ParameterWarning
@@ -69,7 +69,7 @@ async def _moderated(body: ModerationBody, call: CallContext, service: Service) 
             " its labels into headrace.toml",
             code="unsupported_endpoint",
         )
-    texts = input_texts(_texts(body.input))
+    texts = texts_of(_texts(body.input), "input")
     found = await moderate(service.runner, settings, body.own_model, texts, call)
     covered = set(settings.map.values())
     return ModerationList(

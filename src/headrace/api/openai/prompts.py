@@ -32,6 +32,7 @@ _PART: Final = {
 }
 _OBJECTS: Final = (
     {"type": "object", "properties": {"prompt_string": {"type": "string"}}, "required": ["prompt_string"]},
+    {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]},
     {
         "type": "object",
         "properties": {"content": {"type": "array", "items": _PART, "minItems": 1}},
@@ -44,12 +45,12 @@ INPUTS: Final = {
         *_INPUT["anyOf"],
         {"type": "array", "items": _INPUT, "minItems": 1, "maxItems": MAX_PROMPTS},
     ],
-    "description": "Texts or token ids; also objects with a text in `prompt_string` or `content`.",
+    "description": "Texts or token ids; also objects with a text in `text`, `prompt_string` or `content`.",
 }
 
 
 def read_inputs(value: object) -> tuple[Prompt, ...]:
-    """`input` of embeddings: as `read_prompts`, and llama.cpp's objects with a text."""
+    """`input` of embeddings: as `read_prompts`, and objects with a text of Jina and llama.cpp."""
     if isinstance(value, list):
         entries = cast("list[object]", value)
         return read_prompts([_text(entry) for entry in entries], "input")
@@ -61,14 +62,16 @@ def _text(value: object) -> object:
     if not isinstance(value, dict):
         return value
     given = cast("dict[str, object]", value)
-    if given.keys() == {"prompt_string"} and isinstance(given["prompt_string"], str):
-        return given["prompt_string"]
+    for name in ("text", "prompt_string"):
+        if given.keys() == {name} and isinstance(given[name], str):
+            return given[name]
     parts = given.get("content")
     if given.keys() == {"content"} and isinstance(parts, list) and parts:
         found = [_part(part) for part in cast("list[object]", parts)]
         return "".join(found)
     raise InvalidRequest(
-        "input has an object: it may have prompt_string, a text, or content, a list of parts of type text",
+        "input has an object: it may have text or prompt_string, a text, or content, a list of parts of type"
+        " text",
         param="input",
         code="invalid_value",
     )

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from msgspec import UNSET, Struct, UnsetType, field
+from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from headrace.api.http.errors import error_body
-from headrace.api.http.event_stream import DONE, MEDIA_TYPE, sse_event
+from headrace.api.http.event_stream import DONE, MEDIA_TYPE, SseTemplate, sse_event
 from headrace.api.openai.best_of import scaling_note
 from headrace.api.openai.generation_body import StreamOptions
 from headrace.api.openai.schema import (
@@ -149,6 +149,7 @@ class ChunkWriter:
         self._call = call
         self._warned = self._judged = 0  # warnings and verdicts that were sent
         self._shown = options.shown(prepared)
+        self._plain: SseTemplate | None = None
 
     def opening(self) -> bytes:
         """Nothing: the first chunk comes with the first token."""
@@ -161,7 +162,7 @@ class ChunkWriter:
             if isinstance(event, OutputDelta | OutputFinished):
                 for part in self._parts(event):
                     if part is not None:
-                        written += sse_event(self._chunk(part, event.choice))
+                        written += self._written(part, event.choice)
             elif isinstance(event, PromptFinished):
                 self._finished.append(event)
             elif isinstance(event, PromptScored):
@@ -178,7 +179,21 @@ class ChunkWriter:
         self._reasoning_tokens += event.reasoning_tokens
         return [*parts, formatter.ending(index, event)]
 
-    def _chunk(self, choice: ChatChunkChoice | TextChoice, index: int) -> CompletionChunkBody:
+    def _written(self, choice: ChatChunkChoice | TextChoice, index: int) -> bytes:
+        """A chunk. Where nothing but the choice differs from other chunks, the rest is encoded once."""
+        if self._has_news or self._options.stream.continuous_usage_stats:
+            return sse_event(self._chunk(choice, index))
+        if self._plain is None:
+            self._plain = SseTemplate(lambda part: self._chunk(part, index))
+        return self._plain.event(choice)
+
+    @property
+    def _has_news(self) -> bool:
+        call = self._call
+        is_told = len(call.warnings) == self._warned and len(call.verdicts) == self._judged
+        return not is_told or self._shown is not UNSET
+
+    def _chunk(self, choice: ChatChunkChoice | TextChoice | Raw, index: int) -> CompletionChunkBody:
         warnings, verdicts = self._call.warnings[self._warned :], self._call.verdicts[self._judged :]
         self._warned += len(warnings)
         self._judged += len(verdicts)

@@ -10,15 +10,20 @@ from starlette.responses import Response
 
 from headrace.api.http.body import Json, RequestBody, TokenId, loose, read_checked
 from headrace.api.http.call_context import call_of
-from headrace.api.http.endpoint import Endpoint
+from headrace.api.http.endpoint import Content, Endpoint
 from headrace.api.http.errors import json_response
 from headrace.api.openai.chat_completions import ChatBody, Effort, Messages
 from headrace.api.openai.generation_body import TOOLS
-from headrace.api.openai.schema import DecodedText, LlamaTokens, PromptText, Tokenized, TokenPiece
+from headrace.api.openai.token_schema import DecodedText, LlamaTokens, PromptText, Tokenized, TokenPiece
 from headrace.api.service import get_service
+from headrace.api.tasks.task_reply import TEXTS, texts_of
+from headrace.api.tei.bodies import raw_response
+from headrace.api.tei.errors import SURFACE
+from headrace.api.tei.tokens import TeiToken, tei_tokens
 from headrace.errors import InvalidRequest
 from headrace.inference.call_context import CallContext
-from headrace.inference.preparation import chat_prompt, check_characters
+from headrace.inference.preparation import chat_prompt
+from headrace.tokenization.prompts import check_characters
 
 if TYPE_CHECKING:
     from headrace.engine.client import LoadedModel
@@ -69,7 +74,7 @@ CONTENT = (
 
 
 class TokenizeBody(ConversationBody):
-    """A text, or a conversation, whose tokens are wanted."""
+    """A text, or a conversation, whose tokens are wanted; `inputs` are TEI's, with a list for each."""
 
     more_schema: ClassVar[Json] = {
         "oneOf": [
@@ -86,10 +91,21 @@ class TokenizeBody(ConversationBody):
                     **dict.fromkeys(CONVERSATION, _NULL),
                 },
             },
+            {
+                "required": ["inputs"],
+                "properties": {
+                    "prompt": _NULL,
+                    "content": _NULL,
+                    "inputs": TEXTS,
+                    **dict.fromkeys(CONVERSATION, _NULL),
+                },
+            },
         ]
     }
     prompt: str | None = None
     content: Annotated[str, Meta(description=CONTENT)] | None = None
+    inputs: Annotated[Any, loose(TEXTS)] = None
+    prompt_name: str | None = None
     add_special: bool | None = None
     parse_special: bool | None = None
     with_pieces: bool | None = None
@@ -98,15 +114,25 @@ class TokenizeBody(ConversationBody):
 
     def check(self) -> None:
         """Refuse fields of one form of the body beside the other."""
-        if self.content is None:
-            mixed = ("add_special", "parse_special", "with_pieces")
-            wanted = "content"
+        llama = ("add_special", "parse_special", "with_pieces")
+        if self.inputs is not None:
+            mixed = (*llama, "prompt", "content", "return_token_strs", *sorted(CONVERSATION))
+            wanted = "a body without inputs"
+        elif self.content is None:
+            mixed = (*llama, "prompt_name")
+            wanted = "content, or inputs"
         else:
-            mixed = ("prompt", "add_special_tokens", "return_token_strs", *sorted(CONVERSATION))
+            names = ("prompt", "add_special_tokens", "return_token_strs", "prompt_name")
+            mixed = (*names, *sorted(CONVERSATION))
             wanted = "prompt or messages"
         for name in mixed:
             if getattr(self, name) is not None:
                 raise InvalidRequest(f"{name} needs {wanted}", param=name)
+
+    def tokens_of_inputs(self, texts: list[str], model: LoadedModel) -> list[list[TeiToken]]:
+        """The tokens of `inputs`."""
+        special = self.add_special_tokens is not False
+        return tei_tokens(texts, model, add_special=special, prompt_name=self.prompt_name)
 
     def tokens_of_content(self, model: LoadedModel) -> LlamaTokens:
         """The tokens of `content`."""
@@ -149,14 +175,24 @@ class DetokenizeBody(RequestBody, kw_only=True):
     tokens: Annotated[list[TokenId], Meta(max_length=MAX_TOKENS)]
 
 
-@Endpoint("POST", "/tokenize", body=TokenizeBody, reply=(Tokenized, LlamaTokens))
+_TOKEN_LISTS = Content("application/json", {"type": ["object", "array"]}, (Tokenized, LlamaTokens, TeiToken))
+
+
+@Endpoint("POST", "/tokenize", body=TokenizeBody, content=(_TOKEN_LISTS,))
 async def tokenize(http: HttpRequest) -> Response:
     """The tokens of a text, or of the prompt that a conversation becomes, and how many there may be."""
     service = get_service(http)
     body = await read_checked(TokenizeBody, http)
-    body.check()
     call = call_of(http)
+    if body.inputs is not None:
+        call.surface = SURFACE  # errors are TEI's from here on
+    body.check()
     model = await service.use(call, body.model)
+    if body.inputs is not None:
+        texts = texts_of(body.inputs, "inputs")
+        return raw_response(
+            await service.prepare_in_thread(model, lambda: body.tokens_of_inputs(texts, model))
+        )
 
     def encoded() -> Tokenized | LlamaTokens:
         if body.content is not None:

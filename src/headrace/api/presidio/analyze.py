@@ -10,12 +10,14 @@ from msgspec import Meta, Raw, Struct
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from headrace.api.http.body import RequestBody, Values, read_checked
+from headrace.api.http.body import RequestBody, Values, read_checked, without_effect
+from headrace.api.http.call_context import call_of
 from headrace.api.http.endpoint import Content, Endpoint
 from headrace.api.http.errors import json_response
 from headrace.api.service import get_service
-from headrace.api.tasks.task_reply import input_texts
+from headrace.api.tasks.task_reply import texts_of
 from headrace.errors import InvalidRequest
+from headrace.inference.events import ParameterWarning
 from headrace.tasks.pii.analyzer import Analyzer, supported_entities
 from headrace.tasks.pii.custom import CustomPattern, CustomRecognizer
 from headrace.tasks.pii.recognizer import RecognizerResult, bundled_recognizers
@@ -24,6 +26,7 @@ from headrace.tasks.pii.spans import distinct
 _IGNORE_CASE = 2  # re.IGNORECASE, as Presidio takes flags of Python's re
 _NAMES = Content("application/json", {"type": "array", "items": {"type": "string"}})
 _LANGUAGE = r"^[a-z]{2,3}$"
+_ANY_LANGUAGE = "the recognizers search texts of any language"
 
 
 class AdHocPattern(Struct):
@@ -46,7 +49,8 @@ class AdHocRecognizer(Struct):
 
 
 class AnalyzeBody(RequestBody, kw_only=True):
-    """Presidio's body. The recognizers know no language, so that each of them searches texts of any."""
+    """Presidio's body. The recognizers that are there know no language, so that each of them searches texts
+    of any; those of the request search texts of their `supported_language`."""
 
     no_effect: ClassVar[Mapping[str, Values]] = {
         "correlation_id": (),
@@ -64,6 +68,11 @@ class AnalyzeBody(RequestBody, kw_only=True):
     context: Annotated[list[str], Meta(max_length=1000)] | None = None
     regex_flags: Annotated[int, Meta(ge=0, le=511)] = 26
 
+    def warnings(self) -> list[ParameterWarning]:
+        """A warning unless `language` chooses among the recognizers of the request."""
+        chooses = any(one.supported_language for one in self.ad_hoc_recognizers or ())
+        return [] if chooses else [without_effect("language", _ANY_LANGUAGE)]
+
     def analyzer(self) -> Analyzer:
         """What searches; raises InvalidRequest."""
         ignore_case = bool(self.regex_flags & _IGNORE_CASE)
@@ -80,6 +89,7 @@ class AnalyzeBody(RequestBody, kw_only=True):
                 param="ad_hoc_recognizers",
             )
             for one in self.ad_hoc_recognizers or ()
+            if one.supported_language in (None, self.language)
         ]
         return Analyzer(
             self.entities or None,
@@ -130,7 +140,7 @@ _RESULTS = Content("application/json", {"type": "array"}, (AnalyzeResult,))
 async def analyze(http: HttpRequest) -> Response:
     """Personal data in a text, or in each of several. Those of several kinds may overlap."""
     body = await read_checked(AnalyzeBody, http)
-    texts, analyzer = input_texts(body.text), body.analyzer()
+    texts, analyzer = texts_of(body.text, "text"), body.analyzer()
     explain = bool(body.return_decision_process)
 
     def search() -> list[list[AnalyzeResult]]:
@@ -173,4 +183,6 @@ def _names(http: HttpRequest, names: list[str]) -> Response:
     if unknown:
         name = min(unknown)
         raise InvalidRequest(f"unknown parameter {name[:80]!r}", param=name[:80], code="unknown_parameter")
+    if "language" in http.query_params:
+        call_of(http).warnings.append(without_effect("language", _ANY_LANGUAGE))
     return json_response(Raw(msgspec.json.encode(names)))

@@ -1,22 +1,25 @@
-"""POST /classify and /v1/classify: labels of texts, in vLLM's shape; the model's own or the request's."""
+"""POST /classify and /v1/classify: labels of texts, the model's own or the request's, in the shapes of vLLM
+and of Cohere."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from headrace.api.http.body import RequestBody, read_checked
+from headrace.api.cohere.classify import Examples, cohere_classified
+from headrace.api.cohere.schema import CohereClassifications
+from headrace.api.http.body import RequestBody, Values, loose, read_checked
 from headrace.api.http.call_context import call_of
 from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.errors import json_response
 from headrace.api.http.generation import done
-from headrace.api.openai.schema import EmbeddingUsage
+from headrace.api.openai.embedding_schema import EmbeddingUsage
 from headrace.api.service import Service, get_service, new_id, now_s
-from headrace.api.tasks.task_reply import TEXTS, texts_of, usage_of
+from headrace.api.tasks.task_reply import TEXT_LIST, TEXTS, texts_of, usage_of
 from headrace.errors import InvalidRequest
 from headrace.inference.call_context import CallContext
 from headrace.inference.events import ParameterWarning
@@ -25,21 +28,49 @@ from headrace.tasks.zero_shot import TEMPLATE, zero_shot
 
 
 class ClassifyBody(RequestBody, kw_only=True):
-    """Texts to classify: with `labels` of your own by a model of entailment, an embedder or a decoder."""
+    """Texts to classify: with `labels` of your own by a model of entailment, an embedder or a decoder.
 
-    input: Annotated[Any, Meta(extra_json_schema=TEXTS)]
+    `inputs`, with or without `examples`, are Cohere's; the reply is, too. `truncate` true or END cuts long
+    texts at their end. With `activation` false scores are logits.
+    """
+
+    no_effect: ClassVar[Mapping[str, Values]] = {"user": ()}
+    unsupported: ClassVar[Mapping[str, Values]] = {"preset": ()}
+
+    input: Annotated[Any, loose(TEXTS)] = None
+    inputs: Annotated[list[str] | None, loose(TEXT_LIST)] = None
+    examples: Examples | None = None
     model: str | None = None
     labels: list[str] | None = None
     hypothesis_template: str | None = None
     multi_label: bool | None = None
-    truncate: bool | None = None
+    truncate: bool | Literal["NONE", "START", "END"] | None = None
+    activation: bool | None = None
 
     def warnings(self) -> list[ParameterWarning]:
-        """Refuses what goes with labels only."""
+        """Refuses what goes with labels or inputs only, and what says the same."""
+        if (self.input is None) == (self.inputs is None):
+            raise InvalidRequest(
+                "send either input or inputs (Cohere)", param="input", code="missing_required_parameter"
+            )
         for name in ("hypothesis_template", "multi_label"):
             if self.labels is None and getattr(self, name) is not None:
                 raise InvalidRequest(f"{name} needs labels: send both or none", param=name)
+        if self.examples is not None and self.inputs is None:
+            raise InvalidRequest("examples go with inputs, not with input", param="examples")
+        for name in ("labels", "activation"):
+            if self.inputs is not None and getattr(self, name) is not None:
+                raise InvalidRequest(f"{name} goes with input, not with inputs", param=name)
+        if self.labels is not None and self.activation is not None:
+            raise InvalidRequest("activation goes with the model's own labels", param="activation")
+        if self.truncate == "START":
+            raise InvalidRequest("truncate START is not supported: send END", param="truncate")
         return []
+
+    @property
+    def cuts(self) -> bool:
+        """Whether long texts are cut."""
+        return self.truncate is True or self.truncate == "END"
 
 
 class ClassifiedText(Struct, frozen=True):
@@ -68,7 +99,7 @@ async def found_in(
     body: ClassifyBody, texts: Sequence[str], service: Service, call: CallContext
 ) -> list[Classification]:
     """The labels of the texts of a body."""
-    truncate = bool(body.truncate)
+    truncate = body.cuts
     if body.labels is not None:
         return await zero_shot(
             service.runner,
@@ -80,12 +111,17 @@ async def found_in(
             multi_label=bool(body.multi_label),
             truncate=truncate,
         )
-    return await classify(service.runner, body.model, texts, call, truncate=truncate)
+    raw = body.activation is False
+    return await classify(service.runner, body.model, texts, call, truncate=truncate, raw=raw)
 
 
 async def _classified(http: HttpRequest) -> Response:
     body = await read_checked(ClassifyBody, http)
     call = call_of(http)
+    if body.inputs is not None:
+        texts, runner = texts_of(body.inputs, "inputs"), get_service(http).runner
+        work = cohere_classified(runner, body.model, texts, body.examples, call, truncate=body.cuts)
+        return json_response(await done(http, work))
     found = await done(http, found_in(body, texts_of(body.input, "input"), get_service(http), call))
     data = [
         ClassifiedText(index, one.label, one.scores, len(one.labels), one.labels)
@@ -97,13 +133,13 @@ async def _classified(http: HttpRequest) -> Response:
     return json_response(reply)
 
 
-@Endpoint("POST", "/v1/classify", body=ClassifyBody, reply=ClassifyReply)
+@Endpoint("POST", "/v1/classify", body=ClassifyBody, reply=(ClassifyReply, CohereClassifications))
 async def classify_v1(http: HttpRequest) -> Response:
     """The labels of texts with their probabilities."""
     return await _classified(http)
 
 
-@Endpoint("POST", "/classify", body=ClassifyBody, reply=ClassifyReply)
+@Endpoint("POST", "/classify", body=ClassifyBody, reply=(ClassifyReply, CohereClassifications))
 async def classify_unversioned(http: HttpRequest) -> Response:
     """As /v1/classify."""
     return await _classified(http)

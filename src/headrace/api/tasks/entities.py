@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -14,11 +14,10 @@ from headrace.api.http.call_context import HttpCall, call_of
 from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.errors import json_response
 from headrace.api.http.generation import done
+from headrace.api.openai.embedding_schema import EmbeddingUsage
 from headrace.api.openai.generation_body import Deadline, Priority
-from headrace.api.openai.schema import EmbeddingUsage
 from headrace.api.service import Service, get_service
-from headrace.api.tasks.task_reply import TEXTS, listed_texts, usage_of
-from headrace.errors import InvalidRequest
+from headrace.api.tasks.task_reply import TEXTS, texts_of, usage_of
 from headrace.inference.events import ParameterWarning
 from headrace.tasks.entities import Entity, extract_entities
 from headrace.tasks.task_limits import MAX_LABELS
@@ -44,7 +43,7 @@ class EntitiesBody(RequestBody, kw_only=True):
 
     input: Annotated[Any, Meta(extra_json_schema=TEXTS)]
     model: str | None = None
-    labels: Annotated[Any, loose(_LABELS)] = None
+    labels: Annotated[list[str] | None, loose(_LABELS)] = None
     threshold: Annotated[float | None, loose(_THRESHOLD)] = None
     flat_ner: bool = True
     multi_label: bool = False
@@ -99,8 +98,8 @@ async def _found(body: EntitiesBody, call: HttpCall, service: Service) -> Entity
     found = await extract_entities(
         service.runner,
         body.model,
-        listed_texts(body.input),
-        _labels(body.labels),
+        texts_of(body.input, "input"),
+        body.labels,
         call,
         threshold=body.threshold,
         flat_ner=body.flat_ner,
@@ -124,11 +123,3 @@ async def _found(body: EntitiesBody, call: HttpCall, service: Service) -> Entity
 
 def _written(entity: Entity) -> FoundEntity:
     return FoundEntity(entity.text, entity.label, entity.start, entity.end, entity.score)
-
-
-def _labels(given: object) -> list[str] | None:
-    if given is not None and not isinstance(given, list):
-        raise InvalidRequest(
-            "labels is a list of words, such as ['person', 'city']", param="labels", code="invalid_type"
-        )
-    return cast("list[str] | None", given)

@@ -16,7 +16,7 @@ from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.errors import json_response
 from headrace.api.http.generation import done
 from headrace.api.service import Service, get_service
-from headrace.api.tasks.task_reply import TEXTS, input_texts
+from headrace.api.tasks.task_reply import TEXTS, texts_of
 from headrace.inference.call_context import CallContext
 from headrace.inference.events import ParameterWarning
 from headrace.tasks.entities import Entity
@@ -90,7 +90,7 @@ async def redact(data: bytes, call: HttpCall, service: Service) -> msgspec.Struc
 
 
 async def _redacted(body: RedactBody, call: CallContext, service: Service) -> RedactedList:
-    texts, redactor = input_texts(body.input), body.redactor()
+    texts, redactor = texts_of(body.input, "input"), body.redactor()
     found: list[Redacted]
     if body.model is None:
         found = await service.parse_in_thread(lambda: [redactor.redact(text) for text in texts])

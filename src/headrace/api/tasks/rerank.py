@@ -1,4 +1,5 @@
-"""POST /rerank and its versions: documents by relevance, in the bodies of Cohere, Jina, TEI and llama.cpp."""
+"""POST /rerank and its versions: documents by relevance, in the bodies of Cohere, Jina, Voyage, TEI and
+llama.cpp."""
 
 from __future__ import annotations
 
@@ -10,24 +11,29 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from headrace.api.cohere.schema import CohereMeta, meta_of
 from headrace.api.http.body import RequestBody, Values, loose, read_checked
 from headrace.api.http.call_context import call_of
 from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.errors import json_response
 from headrace.api.http.generation import done
 from headrace.api.llama_cpp.schema import listed
-from headrace.api.openai.schema import EmbeddingUsage
+from headrace.api.openai.embedding_schema import EmbeddingUsage
 from headrace.api.service import get_service, new_id
 from headrace.api.tasks.task_reply import DOCUMENTS, documents_of, usage_of
+from headrace.api.tei.bodies import TruncationDirection, refuse_left
+from headrace.api.tei.errors import SURFACE
 from headrace.errors import InvalidRequest
 from headrace.inference.events import ParameterWarning
 from headrace.tasks.rerank import DocumentScore, PairOptions, rerank
 
 _COUNT = Meta(ge=1, le=2**31 - 1)
+DOCUMENTS_PER_UNIT = 100  # of one query, in Cohere's search units
 
 
 class RerankBody(RequestBody, kw_only=True):
-    """A query and documents; with `texts` in the place of `documents` the reply is TEI's."""
+    """A query and documents; with `texts` in the place of `documents` the reply is TEI's. `top_k` and
+    `truncation` are Voyage's names of `top_n` and `truncate`."""
 
     no_effect: ClassVar[Mapping[str, Values]] = {"user": (), "priority": (0,), "rank_fields": (["text"],)}
     unsupported: ClassVar[Mapping[str, Values]] = {"max_chunks_per_doc": (), "return_embeddings": (False,)}
@@ -37,10 +43,13 @@ class RerankBody(RequestBody, kw_only=True):
     texts: Annotated[Any, loose(DOCUMENTS)] = None
     model: str | None = None
     top_n: Annotated[int, _COUNT] | None = None
+    top_k: Annotated[int, _COUNT] | None = None
     return_documents: bool | None = None
     return_text: bool | None = None
     max_tokens_per_doc: Annotated[int, _COUNT] | None = None
     truncate: bool | None = None
+    truncation: bool | None = None
+    truncation_direction: TruncationDirection | None = None
     raw_scores: bool | None = None
     instruction: str | None = None
 
@@ -57,9 +66,13 @@ class RerankBody(RequestBody, kw_only=True):
         return documents_of(self.texts, "texts")
 
     def options(self) -> PairOptions:
-        """How pairs are read and scored."""
+        """How pairs are read and scored; raises InvalidRequest."""
+        for one, other in (("top_n", "top_k"), ("truncate", "truncation")):
+            if getattr(self, one) is not None and getattr(self, other) is not None:
+                raise InvalidRequest(f"{one} and {other} say the same: send one of them", param=other)
+        refuse_left(self.truncation_direction)
         return PairOptions(
-            truncate=bool(self.truncate),
+            truncate=bool(self.truncate or self.truncation),
             max_tokens_per_doc=self.max_tokens_per_doc,
             raw=bool(self.raw_scores),
             instruction=self.instruction,
@@ -80,29 +93,16 @@ class RankedResult(Struct, frozen=True):
     document: RankedDocument | UnsetType = UNSET
 
 
-class ApiVersion(Struct, frozen=True):
-    """Which of Cohere's versions the reply follows."""
-
-    version: str
-
-
-class RerankMeta(Struct, frozen=True):
-    """What Cohere's clients read."""
-
-    api_version: ApiVersion
-    billed_units: dict[str, int]
-    tokens: dict[str, int]
-
-
 class RerankReply(Struct, frozen=True):
-    """The documents, best first, as Cohere and Jina write them."""
+    """The documents, best first, as Cohere and Jina write them; in `data`, too, where Voyage's fields ask."""
 
     id: str
     model: str
     results: list[RankedResult]
-    meta: RerankMeta
+    meta: CohereMeta
     usage: EmbeddingUsage
     object: str = "list"
+    data: list[RankedResult] | UnsetType = UNSET
     warnings: list[ParameterWarning] | UnsetType = UNSET
 
 
@@ -118,8 +118,10 @@ async def reranked(http: HttpRequest, version: str) -> Response:
     """Read the body, rank, and reply in the form that its fields tell."""
     body = await read_checked(RerankBody, http)
     call, runner = call_of(http), get_service(http).runner
-    documents = body.given()
-    work = rerank(runner, body.model, body.query, documents, call, top_n=body.top_n, options=body.options())
+    if body.texts is not None:
+        call.surface = SURFACE  # errors are TEI's from here on
+    documents, top_n = body.given(), body.top_n or body.top_k
+    work = rerank(runner, body.model, body.query, documents, call, top_n=top_n, options=body.options())
     found = await done(http, work)
     if body.texts is not None:
         return json_response(Raw(msgspec.json.encode(_tei(found, documents, bool(body.return_text)))))
@@ -134,8 +136,9 @@ async def reranked(http: HttpRequest, version: str) -> Response:
             id=new_id("rerank"),
             model=call.model,
             results=results,
-            meta=RerankMeta(ApiVersion(version), {"search_units": 1}, {"input_tokens": usage.total_tokens}),
+            meta=meta_of(call, version, search_units=-(-len(documents) // DOCUMENTS_PER_UNIT)),
             usage=usage,
+            data=results if body.top_k is not None or body.truncation is not None else UNSET,
             warnings=call.warnings or UNSET,
         )
     )

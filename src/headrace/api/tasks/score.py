@@ -13,7 +13,7 @@ from headrace.api.http.call_context import call_of
 from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.errors import json_response
 from headrace.api.http.generation import done
-from headrace.api.openai.schema import EmbeddingUsage
+from headrace.api.openai.embedding_schema import EmbeddingUsage
 from headrace.api.service import get_service, new_id, now_s
 from headrace.api.tasks.task_reply import TEXTS, pairs_of, usage_of
 from headrace.inference.events import ParameterWarning

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Final, cast
+from typing import Annotated, Final, cast
 
-from headrace.api.openai.schema import EmbeddingUsage
+from msgspec import Meta
+
+from headrace.api.openai.embedding_schema import EmbeddingUsage
 from headrace.errors import InvalidRequest
 from headrace.inference.call_context import CallContext
 from headrace.inference.requests import TextPair
 from headrace.tasks.task_limits import MAX_TEXTS, check_texts
 
-_LIST: Final = {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": MAX_TEXTS}
-TEXTS: Final = {"anyOf": [{"type": "string"}, _LIST]}
+TEXT_LIST: Final = {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": MAX_TEXTS}
+TEXTS: Final = {"anyOf": [{"type": "string"}, TEXT_LIST]}
 """One text, or several."""
 DOCUMENTS: Final = {
     "type": "array",
@@ -27,6 +29,20 @@ DOCUMENTS: Final = {
 """Texts, or objects with a text."""
 
 
+TokenLimit = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
+"""vLLM's `truncate_prompt_tokens`: texts are cut to so many tokens, -1: to the model's context."""
+
+
+def token_limit(given: int | None) -> int | None:
+    """The tokens that texts are cut to, None: the model's context. InvalidRequest for 0."""
+    if given == 0:
+        raise InvalidRequest(
+            "truncate_prompt_tokens is 0: send at least 1, or -1 for the model's context",
+            param="truncate_prompt_tokens",
+        )
+    return given if given is not None and given > 0 else None
+
+
 def usage_of(call: CallContext) -> EmbeddingUsage:
     """The tokens of everything that was computed for a call."""
     count = sum(one.prompt_tokens for one in call.usages)
@@ -37,24 +53,10 @@ def texts_of(value: object, param: str) -> list[str]:
     """The texts in a field that has one or several; InvalidRequest names it."""
     found = _text_list(value)
     if found is None:
-        raise InvalidRequest(f"{param} is neither a text nor a list of texts", param=param)
+        raise InvalidRequest(
+            f"{param} is neither a text nor a list of texts", param=param, code="invalid_type"
+        )
     check_texts(found, param)
-    return found
-
-
-def listed_texts(value: object) -> list[str]:
-    """The texts in `input`, however many; InvalidRequest where it has anything else."""
-    found = _text_list(value)
-    if found is None:
-        raise InvalidRequest("input is a text or a list of texts", param="input", code="invalid_type")
-    return found
-
-
-def input_texts(value: object) -> list[str]:
-    """The 1 to MAX_TEXTS texts in `input`; InvalidRequest for anything else."""
-    found = listed_texts(value)
-    if not 1 <= len(found) <= MAX_TEXTS:
-        raise InvalidRequest(f"input has {len(found):,} texts, 1 to {MAX_TEXTS:,} are allowed", param="input")
     return found
 
 

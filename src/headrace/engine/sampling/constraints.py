@@ -53,7 +53,7 @@ class Constraints:
         if self._tokenizer.pieces.kind is Kind.WHOLE:
             raise InvalidRequest(
                 "this model's tokenizer has no bytes for single tokens, so its output cannot follow a "
-                f"grammar: leave {constraint.param or constraint.kind} out",
+                f"grammar: leave {constraint.name} out",
                 param=constraint.param,
             )
         return self._grammars.compile(constraint)

@@ -25,8 +25,13 @@ def _electra(config: Config, labels: int) -> RowHead:
     )
 
 
-def _bert(config: Config, labels: int) -> RowHead:
-    return RowHead("cls", (HeadLayer("bert.pooler.dense", act="tanh"), HeadLayer("classifier", labels)))
+def _pooled(at: str) -> Callable[[Config, int], RowHead]:
+    """The first token's state through a layer `at` with tanh, as BERT's."""
+
+    def read(config: Config, labels: int) -> RowHead:
+        return RowHead("cls", (HeadLayer(at, act="tanh"), HeadLayer("classifier", labels)))
+
+    return read
 
 
 def _distilbert(config: Config, labels: int) -> RowHead:
@@ -58,11 +63,10 @@ def _decoder(config: Config, labels: int) -> RowHead:
 
 
 _BY_TYPE: dict[str, Callable[[Config, int], RowHead]] = {
-    "bert": _bert,
-    "roberta": _roberta,
-    "xlm_roberta": _roberta,
-    "camembert": _roberta,
-    "mpnet": _roberta,
+    "bert": _pooled("bert.pooler.dense"),
+    **dict.fromkeys(("nomic_bert", "gte", "new"), _pooled("pooler.dense")),
+    "albert": _pooled("albert.pooler"),
+    **dict.fromkeys(("roberta", "xlm_roberta", "jina_embeddings_v3", "camembert", "mpnet"), _roberta),
     "electra": _electra,
     "distilbert": _distilbert,
     "deberta_v2": _deberta,

@@ -10,6 +10,7 @@ from headrace.weights.head import Head
 _ENCODERS = (
     *("bert", "roberta", "xlm_roberta", "camembert", "mpnet"),
     *("electra", "distilbert", "deberta_v2", "modernbert"),
+    *("nomic_bert", "gte", "new", "jina_embeddings_v3", "albert", "t5", "mt5"),
 )
 _DECODERS = ("llama", "mistral", "qwen2", "qwen3", "gemma2")
 _OUTPUTS: dict[str, str] = {

@@ -138,5 +138,5 @@ def _result(message: Message, names: dict[str, str]) -> list[dict[str, Any]]:
         value: Any = json.loads(text)
     except (ValueError, RecursionError):
         value = None
-    response = value if isinstance(value, dict) else {"result": text}
+    response: Any = value if isinstance(value, dict) else {"result": text}
     return [{"functionResponse": {"name": name, "response": response}}]

@@ -56,6 +56,8 @@ async def classified_entities(
         aggregation=search.aggregation or "simple",
         truncate=search.truncate,
         stride=search.stride,
+        priority=search.priority,
+        deadline_s=search.deadline_s,
     )
     wanted, least = own if labels is None else set(labels), search.threshold or 0.0
     return [

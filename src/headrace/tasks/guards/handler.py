@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 
 from msgspec.structs import replace
@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from headrace.errors import InvalidRequest
 from headrace.inference.call_context import CallContext
 from headrace.inference.events import GuardVerdict, InferenceEvent, OutputDelta, OutputFinished, PromptScored
-from headrace.inference.handler import EventBatches, Handler
+from headrace.inference.handler import Batch, EventBatches, Handler
 from headrace.inference.model_runner import ModelRunner
 from headrace.inference.requests import ChatRequest, CompletionRequest, GenerationRequest, InferenceRequest
 from headrace.tasks.guards.check import check
@@ -47,7 +47,7 @@ class GuardHandler:
 
     async def _guarded_batches(
         self, request: GenerationRequest, guards: Mapping[str, GuardSettings], call: CallContext
-    ) -> EventBatches:
+    ) -> AsyncGenerator[Batch]:
         request = await self._checked_input(request, guards, call)
         has_output = any("output" in one.on for one in guards.values())
         if has_output:

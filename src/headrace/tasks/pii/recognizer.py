@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct, convert
 
 from headrace.tasks.pii.addresses import RAW_CHECKS
-from headrace.tasks.pii.checksums import CHECKS
+from headrace.tasks.pii.checks import CHECKS
 
 CONTEXT_CHARACTERS = 64
 CONTEXT_WORDS = 6

@@ -23,6 +23,16 @@ _OUTPUT = re.compile(r"^language_model\.(?=lm_head\.)")
 _IMAGES = re.compile(r"^(?:model\.)?(?:vision_tower|multi_modal_projector)\.")
 
 _NORM = re.compile(r"(?<=\.LayerNorm\.)(gamma|beta)$")  # of BERT's first checkpoints
+# First parts of names that mean the base model, in checkpoints with a head.
+_BASE = {
+    "nomic_bert": re.compile(r"^(?:nomic_)?bert\."),
+    "gte": re.compile(r"^(?:gte|new)\."),
+    "new": re.compile(r"^(?:gte|new)\."),
+    "t5": re.compile(r"^transformer\."),
+    "mt5": re.compile(r"^transformer\."),
+}
+_ADAPTED = re.compile(r"\.parametrizations\.(\w+)\.original$")  # of jina-embeddings-v3, beside its adapters
+_T5_TABLE, _T5_COPY = "shared.weight", "encoder.embed_tokens.weight"
 _MIXTRAL = ("block_sparse_moe", ("w1", "w3", "w2"))
 _PLAIN = ("mlp", ("gate_proj", "up_proj", "down_proj"))
 _EXPERTS = {"mixtral": _MIXTRAL, "qwen3_moe": _PLAIN, "deepseek_v2": _PLAIN, "deepseek_v3": _PLAIN}
@@ -54,6 +64,10 @@ def plain_tensors(tensors: Mapping[str, TensorInfo], model_type: object) -> dict
         return _text_tensors(tensors)
     if model_type == "bert":
         return {_NORM.sub(_norm_name, name): info for name, info in tensors.items()}
+    if model_type == "xlm-roberta":
+        return {_ADAPTED.sub(r".\1", name): info for name, info in tensors.items()}
+    if model_type in _BASE:
+        return _of_base(tensors, _BASE[str(model_type)])
     if model_type == "gpt_neox" and "embed_out.weight" not in tensors:
         return {re.sub(r"^lm_head\.", "embed_out.", name): info for name, info in tensors.items()}
     if not isinstance(model_type, str) or model_type not in _EXPERTS:
@@ -64,6 +78,15 @@ def plain_tensors(tensors: Mapping[str, TensorInfo], model_type: object) -> dict
         for stored in tensors.items()
         for name, info in _experts(*stored, place=place, projections=names)
     }
+
+
+def _of_base(tensors: Mapping[str, TensorInfo], base: re.Pattern[str]) -> dict[str, TensorInfo]:
+    """The tensors without the first part that means the base model, and T5's token table by one name."""
+    plain = {base.sub("", name): info for name, info in tensors.items()}
+    if _T5_COPY in plain:
+        table = plain.pop(_T5_COPY)
+        plain.setdefault(_T5_TABLE, table)
+    return plain
 
 
 def _norm_name(found: re.Match[str]) -> str:

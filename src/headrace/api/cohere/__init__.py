@@ -1,0 +1,1 @@
+"""Cohere's API: embed and classify."""

@@ -1,0 +1,30 @@
+"""Errors as text-embeddings-inference (TEI) gives them: a text and its kind."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from headrace.api.http.call_context import HttpCall
+from headrace.errors import HeadraceError
+
+SURFACE: Final = "/embed"
+PATHS: Final = (SURFACE, "/embed_sparse", "/embed_all", "/similarity", "/predict", "/decode", "/info", "/")
+"""Paths of TEI alone, as a whole. Bodies of TEI at paths of others take `SURFACE` once they are read."""
+
+
+class TeiError(msgspec.Struct, frozen=True):
+    """An error reply; `param` and `code` are those of other surfaces."""
+
+    error: str
+    error_type: str
+    param: str | None = None
+    code: str | None = None
+
+
+def tei_error(error: HeadraceError, call: HttpCall) -> tuple[int, msgspec.Struct]:
+    """The status and the body of an error."""
+    kind = {429: "Overloaded", 503: "Unhealthy"}.get(error.status)
+    kind = kind or ("Validation" if error.status < 500 else "Backend")
+    return error.status, TeiError(error.message, kind, error.param, error.code)

@@ -1,0 +1,196 @@
+"""Money set aside for attempts under way, so that no budget is ever exceeded, by however many at the same
+time.
+
+An attempt's worst case is a hold until the attempt is settled. What was spent and what is held is compared
+with the limits in one transaction of the store, which also orders several processes. A hold of a process
+that has ended, or that is older than its lease, is let go, and an entry says that an attempt was lost.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import cast
+
+from msgspec import Struct
+
+from headrace.economy.budget_settings import Attempted, Budget, Limit
+from headrace.economy.entries import Entry
+from headrace.economy.holder import Holder, has_ended, machine_s, this_process
+from headrace.economy.ledger import Ledger
+from headrace.economy.money import plain_usd, shown_usd
+from headrace.errors import BudgetExceeded, PriceUnknown
+from headrace.inference.attempts import Hold
+from headrace.storage.database import Database, Row
+
+LEASE_S = 3600.0
+"""How long a hold lasts whose holder cannot be asked: longer than attempts take."""
+
+
+class StoredHold(Struct, frozen=True, kw_only=True):
+    """A hold in the store; `shares` are the budgets and periods for which it counts."""
+
+    id: int
+    nano_usd: int | None
+    created_s: float
+    expires_s: float
+    holder: str
+    request_id: str
+    key_name: str
+    route: str
+    target: str
+    provider: str
+    model: str
+    processing: str
+    shares: tuple[tuple[str, str], ...] = ()
+
+
+class Budgets:
+    """Reserves and charges. `clock` is the wall clock, which decides the day and month; `machine_clock`
+    leases."""
+
+    def __init__(
+        self,
+        database: Database,
+        budgets: Sequence[Budget],
+        *,
+        clock: Callable[[], float] = time.time,
+        machine_clock: Callable[[], float] = machine_s,
+        holder: Holder | None = None,
+        lease_s: float = LEASE_S,
+    ) -> None:
+        self.budgets = tuple(budgets)
+        self._database, self._ledger = database, Ledger(database)
+        self._clock, self._machine_clock = clock, machine_clock
+        self._holder = (holder or this_process()).text
+        self._lease_s = lease_s
+
+    def covering(self, one: Attempted) -> list[Budget]:
+        """The budgets that an attempt counts for."""
+        return [budget for budget in self.budgets if budget.covers(one)]
+
+    def reserve(self, one: Attempted, most: int | None, processing: str, missing: str = "") -> Hold:
+        """Set `most` nano-dollars aside; None where the price is not known, and `missing` says why.
+
+        Raises BudgetExceeded or PriceUnknown.
+        """
+        covering = self.covering(one)
+        strict = next((budget for budget in covering if budget.unpriced == "refuse"), None)
+        if most is None and strict is not None:
+            raise PriceUnknown(
+                f"the budget {strict.name!r} cannot be kept with {one.provider}/{one.model}: {missing}"
+            )
+        limits = [limit for budget in covering for limit in budget.limits_of(one)]
+        with self._database.transaction():
+            try:
+                self._check(limits, most or 0)
+            except BudgetExceeded:
+                if not self.release_stale():
+                    raise
+                self._check(limits, most or 0)
+            return self._hold(one, most, processing, limits)
+
+    def charge(self, entry: int, limits: Sequence[tuple[str, str]], nano_usd: int) -> None:
+        """Count an entry for budgets and their periods."""
+        self._database.execute_many(
+            "INSERT INTO budget_charges VALUES (?, ?, ?, ?)",
+            [(entry, budget, period, nano_usd) for budget, period in limits if period],
+        )
+
+    def find(self, hold: int) -> StoredHold | None:
+        """The hold with this number, while it is there."""
+        return next(iter(self.holds("id = ?", (hold,))), None)
+
+    def release(self, hold: int) -> None:
+        """Let a hold go."""
+        self._database.execute("DELETE FROM holds WHERE id = ?", (hold,))
+
+    def release_stale(self) -> int:
+        """Let go what nobody will settle any more; how many. The ledger says that these attempts were
+        lost."""
+        now_s = self._machine_clock()
+        with self._database.transaction():
+            others = self.holds("holder != ? OR expires_s <= ?", (self._holder, now_s))
+            ended = {holder: has_ended(holder) for holder in {hold.holder for hold in others}}
+            stale = [hold for hold in others if ended[hold.holder] or hold.expires_s <= now_s]
+            for hold in stale:
+                self._ledger.add(_lost(hold, self._clock()), ())
+                self.release(hold.id)
+        return len(stale)
+
+    def holds(self, where: str = "1", values: Sequence[float | str] = ()) -> list[StoredHold]:
+        """Holds, oldest first."""
+        if not self._database.exists:
+            return []
+        names = StoredHold.__struct_fields__[:-1]
+        rows = self._database.query(f"SELECT {', '.join(names)} FROM holds WHERE {where} ORDER BY id", values)
+        return [self._stored(names, row) for row in rows]
+
+    def used(self, budget: str, period: str) -> tuple[int, int]:
+        """Nano-dollars spent and set aside of a budget in a period."""
+        [(spent, held)] = self._database.query(
+            """SELECT
+                (SELECT coalesce(sum(nano_usd), 0) FROM budget_totals WHERE budget = ? AND period = ?),
+                (SELECT coalesce(sum(nano_usd), 0) FROM hold_shares WHERE budget = ? AND period = ?)""",
+            (budget, period, budget, period),
+        )
+        return cast(int, spent), cast(int, held)
+
+    def _stored(self, names: Sequence[str], row: Row) -> StoredHold:
+        shares = self._database.query("SELECT budget, period FROM hold_shares WHERE hold = ?", (row[0],))
+        values = dict(zip(names, row, strict=True))
+        return StoredHold(**values, shares=tuple(shares))  # type: ignore[arg-type]
+
+    def _check(self, limits: Sequence[Limit], most: int) -> None:
+        for limit in limits:
+            spent, held = self.used(limit.budget, limit.period) if limit.period else (0, 0)
+            if spent + held + most > limit.nano_usd:
+                raise BudgetExceeded(
+                    f"the budget {limit.budget!r} allows ${plain_usd(limit.nano_usd)} in "
+                    f"{_shown(limit.period)}: ${plain_usd(spent)} are spent, ${plain_usd(held)} set aside, "
+                    f"and this attempt may cost ${plain_usd(most)}: wait, ask for fewer tokens, or raise it"
+                )
+
+    def _hold(self, one: Attempted, most: int | None, processing: str, limits: Sequence[Limit]) -> Hold:
+        with self._database.transaction() as connection:
+            number = connection.execute(
+                "INSERT INTO holds (nano_usd, created_s, expires_s, holder, request_id, key_name, route, "
+                "target, provider, model, processing) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    *(most, one.unix_s, self._machine_clock() + self._lease_s, self._holder, one.request_id),
+                    *(one.key, one.route, one.target, one.provider, one.model, processing),
+                ),
+            ).lastrowid
+            assert number is not None
+            self._database.execute_many(
+                "INSERT INTO hold_shares VALUES (?, ?, ?, ?)",
+                [(number, limit.budget, limit.period, most or 0) for limit in limits if limit.period],
+            )
+        return Hold(number, most)
+
+
+def _shown(period: str) -> str:
+    if not period or period.startswith("request "):
+        return "one request"
+    return "all" if period == "total" else period
+
+
+def _lost(hold: StoredHold, now_s: float) -> Entry:
+    most = "an unknown amount" if hold.nano_usd is None else f"up to {shown_usd(hold.nano_usd)}"
+    return Entry(
+        kind="lost",
+        status="unpriced",
+        reason=f"it was never settled: {most} may have been billed",
+        started_s=hold.created_s,
+        booked_s=now_s,
+        request_id=hold.request_id,
+        key_name=hold.key_name,
+        route=hold.route,
+        target=hold.target,
+        provider=hold.provider,
+        model=hold.model,
+        processing=hold.processing,
+        outcome="lost",
+        billed="maybe",
+        hold=hold.id,
+    )

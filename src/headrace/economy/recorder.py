@@ -1,0 +1,220 @@
+"""The recorder of spending: prices, ledger and budgets behind what the gateway calls."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import ParamSpec, TypeVar
+
+import msgspec
+
+from headrace.economy.appraisal import Appraised, Evidence, appraise
+from headrace.economy.budget_settings import Attempted, Budget
+from headrace.economy.budgets import LEASE_S, Budgets, StoredHold
+from headrace.economy.entries import Entry
+from headrace.economy.holder import Holder, machine_s
+from headrace.economy.ledger import Ledger
+from headrace.economy.prices import PriceBook
+from headrace.economy.quantities import quantities_of
+from headrace.economy.rates import Unpriced
+from headrace.errors import StoreBusy, StoreError
+from headrace.inference.attempts import Attempt, Hold, TokenCounts
+from headrace.storage.database import Database
+
+P = ParamSpec("P")
+T = TypeVar("T")
+LOG = logging.getLogger("headrace.economy")
+PATIENCE_S = 20.0
+"""How long it waits for a store that another process has locked, before it refuses an attempt or gives up."""
+
+
+class LedgerRecorder:
+    """A SpendRecorder over the store. One thread of its own does its work, in the order in which it was
+    called.
+
+    `reserve` raises BudgetExceeded, PriceUnknown or StoreBusy; `settle` StoreError, and then the log has the
+    attempt, and its hold ends by its lease.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        prices: PriceBook,
+        budgets: Sequence[Budget] = (),
+        *,
+        clock: Callable[[], float] = time.time,
+        machine_clock: Callable[[], float] = machine_s,
+        holder: Holder | None = None,
+        lease_s: float = LEASE_S,
+    ) -> None:
+        self.prices = prices
+        self.ledger = Ledger(database)
+        self.budgets = Budgets(
+            database, budgets, clock=clock, machine_clock=machine_clock, holder=holder, lease_s=lease_s
+        )
+        self._database, self._clock = database, clock
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-ledger")
+
+    async def reserve(
+        self,
+        *,
+        account: str,
+        target: str,
+        provider: str,
+        model: str,
+        most: TokenCounts,
+        request_id: str = "",
+        route: str = "",
+        processing: str = "standard",
+    ) -> Hold:
+        """Set aside what an attempt with at most these tokens can cost."""
+        one = Attempted(
+            key=account,
+            route=route,
+            target=target,
+            provider=provider,
+            model=model,
+            request_id=request_id,
+            unix_s=self._clock(),
+        )
+        reserved = self._start(self._reserve, one, most, processing)
+        try:
+            return await asyncio.shield(reserved)
+        except asyncio.CancelledError:  # whoever asked is gone and will not settle
+            reserved.add_done_callback(self._give_back)
+            raise
+
+    async def settle(self, hold: Hold, attempt: Attempt) -> int | None:
+        """Book an attempt; what it cost."""
+        # A request that is cancelled meanwhile is booked all the same.
+        return await asyncio.shield(self._start(self._settle, hold, attempt))
+
+    def close(self) -> None:
+        """Finish what was begun."""
+        self._thread.shutdown(wait=True)
+
+    def _start(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
+        call = partial(_patiently, partial(work, *args, **kwargs))
+        return asyncio.get_running_loop().run_in_executor(self._thread, call)
+
+    def _give_back(self, reserved: asyncio.Future[Hold]) -> None:
+        if not reserved.cancelled() and reserved.exception() is None:
+            self._thread.submit(_patiently, partial(self.budgets.release, reserved.result().id))
+
+    def _reserve(self, one: Attempted, most: TokenCounts, processing: str) -> Hold:
+        nano_usd, missing = None, ""
+        if not one.provider:
+            nano_usd = 0  # the time of this machine is bought already
+        else:
+            try:
+                nano_usd = self.prices.most(
+                    one.provider,
+                    one.model,
+                    quantities_of(most),
+                    processing=processing,
+                    unix_s=one.unix_s,
+                )
+            except Unpriced as reason:
+                missing = str(reason)
+        return self.budgets.reserve(one, nano_usd, processing, missing)
+
+    def _settle(self, hold: Hold, attempt: Attempt) -> int | None:
+        try:
+            with self._database.transaction():
+                return self._settle_once(hold, attempt)
+        except StoreBusy:
+            raise
+        except StoreError:
+            LOG.error("an attempt could not be booked: %s", msgspec.json.encode(attempt).decode())
+            raise
+
+    def _settle_once(self, hold: Hold, attempt: Attempt) -> int | None:
+        before = self.ledger.attempt(attempt.request_id, attempt.number, hold.id)
+        held = self.budgets.find(hold.id) if hold.id else None
+        if before is not None:
+            if held is not None and before[1].hold != hold.id:  # reserved twice for one attempt
+                self.budgets.release(hold.id)
+            return None if before[1].status == "unpriced" else self.ledger.cost(before[0])
+        found = appraise(self.prices, _evidence(attempt, hold if held is None else held))
+        number = self.ledger.add(_entry(attempt, found, hold, self._clock()), found.lines)
+        self.budgets.charge(number, self._shares(attempt, held), found.nano_usd or 0)
+        if held is not None:
+            self.budgets.release(held.id)
+            if held.nano_usd is not None and (found.nano_usd or 0) > held.nano_usd:
+                LOG.warning(
+                    "%s/%s cost more than was set aside: %d nano-dollars, %d were",
+                    *(attempt.provider, attempt.provider_model, found.nano_usd, held.nano_usd),
+                )
+        return found.nano_usd
+
+    def _shares(self, attempt: Attempt, held: StoredHold | None) -> list[tuple[str, str]]:
+        """The budgets and periods that it counts for: those that were asked, or those of its start."""
+        if held is not None:
+            return list(held.shares)
+        one = Attempted(
+            key=attempt.account,
+            route=attempt.route,
+            target=attempt.target,
+            provider=attempt.provider,
+            model=attempt.provider_model,
+            request_id=attempt.request_id,
+            unix_s=attempt.started_unix_s,
+        )
+        limits = [limit for budget in self.budgets.covering(one) for limit in budget.limits_of(one)]
+        return [(limit.budget, limit.period) for limit in limits]
+
+
+def _patiently(work: Callable[[], T]) -> T:
+    """Do it again while another process has the store locked; StoreBusy when that takes too long."""
+    until_s = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return work()
+        except StoreBusy:
+            if time.monotonic() > until_s:
+                raise
+            time.sleep(0.01)
+
+
+def _evidence(attempt: Attempt, hold: Hold | StoredHold) -> Evidence:
+    return Evidence(
+        provider=attempt.provider,
+        model=attempt.provider_model,
+        unix_s=attempt.started_unix_s,
+        billed=attempt.billed,
+        processing=attempt.processing,
+        raw_usage=attempt.raw_usage,
+        tokens=attempt.tokens,
+        reported_nano_usd=attempt.reported_nano_usd,
+        most=hold.nano_usd,
+    )
+
+
+def _entry(attempt: Attempt, found: Appraised, hold: Hold, now_s: float) -> Entry:
+    return Entry(
+        kind="attempt",
+        status=found.status,
+        reason=found.reason,
+        started_s=attempt.started_unix_s,
+        booked_s=now_s,
+        request_id=attempt.request_id,
+        attempt=attempt.number,
+        attempt_kind=attempt.kind,
+        key_name=attempt.account,
+        route=attempt.route,
+        target=attempt.target,
+        provider=attempt.provider,
+        model=attempt.provider_model,
+        processing=attempt.processing,
+        outcome=attempt.outcome,
+        billed=attempt.billed,
+        elapsed_s=attempt.elapsed_s,
+        first_content_s=attempt.first_content_s,
+        price_source=found.source,
+        raw_usage=attempt.raw_usage,
+        hold=hold.id,
+    )

@@ -1,0 +1,114 @@
+"""What an encoder reads of a request: tokens with the prompt in front, within its limits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from headrace.errors import ContextLengthExceeded, InvalidRequest
+from headrace.inference.call_context import CallContext
+from headrace.inference.requests import EmbeddingRequest, ExpandedTokens, Prompt, TextPair
+from headrace.tokenization.prompts import check_characters, prompt_ids
+
+if TYPE_CHECKING:
+    from headrace.engine.client import LoadedModel
+
+_PROMPTED = ("embed", "token_embed", "sparse_embed")
+
+
+class EncoderInput(Struct, frozen=True):
+    """Ids, where the second text of a pair begins, and how many tokens at the end no token sees."""
+
+    ids: tuple[int, ...]
+    pair_start: int | None = None
+    unseen: int = 0
+
+
+def encoder_inputs(request: EmbeddingRequest, model: LoadedModel, call: CallContext) -> list[EncoderInput]:
+    """The inputs of a request, with warnings for what is cut. InvalidRequest for what cannot be honored,
+    ContextLengthExceeded for an input beyond `max_tokens` that may not be cut."""
+    before = _prompt_in_front(request, model, call)
+    return [
+        _fitted(_encoder_input(one, before, model), one, index, request, model, call)
+        for index, one in enumerate(request.inputs)
+    ]
+
+
+def _prompt_in_front(request: EmbeddingRequest, model: LoadedModel, call: CallContext) -> str:
+    """The text in front of texts that are embedded. InvalidRequest where a prompt is named for what takes
+    none."""
+    takes_prompt = request.task in _PROMPTED and any(isinstance(one, str) for one in request.inputs)
+    if takes_prompt and (request.prompt_name is None or all(isinstance(one, str) for one in request.inputs)):
+        rules, purpose, name = model.input_rules, request.purpose, request.prompt_name
+        if name is None and purpose is not None:
+            name = next((one for one in purpose.prompts if one in rules.prompts), None)
+            if name is None:
+                known = ", ".join(sorted(rules.prompts)) or "none"
+                why = f"the prompts of {model.name} are: {known}"
+                call.warn(purpose.param, f"{purpose.param} {purpose.value!r} has no effect: {why}")
+        return rules.prompt(name)
+    if request.prompt_name is not None:
+        raise InvalidRequest(
+            "prompt_name goes with texts that are embedded, not with token ids, pairs or other tasks: leave"
+            " it out",
+            param="prompt_name",
+        )
+    if request.purpose is not None:
+        call.warn(request.purpose.param, f"{request.purpose.param} has no effect: only texts get a prompt")
+    return ""
+
+
+def _encoder_input(
+    given: Prompt | TextPair | ExpandedTokens, before: str, model: LoadedModel
+) -> EncoderInput:
+    if isinstance(given, ExpandedTokens):
+        return EncoderInput(given.ids, unseen=given.unseen)
+    if not isinstance(given, TextPair):
+        prompt = before + given if isinstance(given, str) else given
+        return EncoderInput(prompt_ids(prompt, model.tokenizer, model.context_length, "input"))
+    check_characters(given.first, model.context_length, "input")
+    check_characters(given.second, model.context_length, "input")
+    ids, start = model.tokenizer.encode_pair(given.first, given.second)
+    return EncoderInput(tuple(ids), start)
+
+
+def _fitted(
+    one: EncoderInput,
+    given: Prompt | TextPair | ExpandedTokens,
+    index: int,
+    request: EmbeddingRequest,
+    model: LoadedModel,
+    call: CallContext,
+) -> EncoderInput:
+    """An input within the limits that the request sets; the engine refuses what exceeds the context."""
+    context, count = model.context_length, len(one.ids)
+    limit = min(context, request.max_tokens or context)
+    if count <= limit or one.unseen:
+        return one
+    if request.truncate:
+        if request.truncate_side == "left" and isinstance(given, TextPair):
+            raise InvalidRequest(
+                "truncation_direction left is for single texts: of a pair the second text's end is cut",
+                param="truncation_direction",
+            )
+        whose = "the model's" if limit == context else "max_tokens,"
+        call.warn("truncate", f"text {index} has {count:,} tokens and was cut to {whose} {limit:,}")
+        return replace(one, ids=_cut(one.ids, limit, request.truncate_side, model))
+    if limit == context:
+        return one
+    raise ContextLengthExceeded(
+        f"text {index} has {count:,} tokens, max_tokens is {limit:,}: shorten it or send truncate",
+        param="input",
+    )
+
+
+def _cut(ids: tuple[int, ...], limit: int, side: str, model: LoadedModel) -> tuple[int, ...]:
+    """`limit` of the tokens; a special token at the end, or cut at the beginning one there, stays there."""
+    special = model.tokenizer.pieces.special_ids
+    if side == "left":
+        first = ids[:1] if ids[0] in special else ()
+        return first + ids[len(ids) - limit + len(first) :]
+    last = ids[-1:] if ids[-1] in special else ()
+    return ids[: limit - len(last)] + last
