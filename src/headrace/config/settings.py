@@ -122,6 +122,15 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
             shown_default="none",
         ),
     ] = None
+    providers: Annotated[
+        Mapping[str, object] | None,
+        Setting(
+            help="providers of remote models by name, such as "
+            '{"work": {"dialect": "openai_chat", "base_url": "http://gpu:8000/v1"}}',
+            values=OBJECT,
+            shown_default="none",
+        ),
+    ] = None
     budgets: Annotated[
         Mapping[str, object] | None,
         Setting(

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headrace.chat.answer_span import AnswerSpan
-from headrace.chat.messages import left_out, message_texts
+from headrace.chat.messages import left_out, message_texts, without_images
 from headrace.chat.prompt import ChatPrompt, prepare
 from headrace.chat.templates.chat_template import missing_template
 from headrace.engine.request import EmbedParams, EngineRequest
@@ -75,6 +75,7 @@ def chat_prompt(
     template = model.template
     if template is None:
         raise missing_template(model.name)
+    without_images(request.messages)
     context = _context(request, model)
     texts = message_texts(request.messages)
     check_characters(texts, context, "messages")  # what cannot fit is not rendered first
