@@ -11,7 +11,9 @@ from headrace.errors import HeadraceError
 
 SURFACE: Final = "/embed"
 PATHS: Final = (SURFACE, "/embed_sparse", "/embed_all", "/similarity", "/predict", "/decode", "/info", "/")
-"""Paths of TEI alone, as a whole. Bodies of TEI at paths of others take `SURFACE` once they are read."""
+"""Paths of TEI alone, as a whole."""
+SHARED_PATHS: Final = ("/rerank", "/tokenize")
+"""Paths that others have, too: errors of TEI's bodies are TEI's once they are read."""
 
 
 class TeiError(msgspec.Struct, frozen=True):
@@ -21,6 +23,12 @@ class TeiError(msgspec.Struct, frozen=True):
     error_type: str
     param: str | None = None
     code: str | None = None
+
+
+def take_surface(call: HttpCall) -> None:
+    """The call's body is TEI's: errors are from here on, where the path may be TEI's."""
+    if call.path in SHARED_PATHS:
+        call.surface = SURFACE
 
 
 def tei_error(error: HeadraceError, call: HttpCall) -> tuple[int, msgspec.Struct]:
