@@ -10,8 +10,15 @@ from headrace.api.http.call_context import HttpCall
 from headrace.errors import HeadraceError
 
 SURFACE: Final = "/embed"
-PATHS: Final = (SURFACE, "/embed_sparse", "/embed_all", "/similarity", "/predict", "/decode", "/info", "/")
-"""Paths of TEI alone, as a whole."""
+PIPELINES: Final = (
+    *("feature-extraction", "sentence-similarity"),
+    *("text-classification", "zero-shot-classification", "token-classification"),
+)
+PATHS: Final = (
+    *(SURFACE, "/embed_sparse", "/embed_all", "/similarity", "/predict", "/decode", "/info", "/"),
+    *(f"/pipeline/{task}" for task in PIPELINES),
+)
+"""Paths of TEI and of the hub's client alone, as a whole."""
 SHARED_PATHS: Final = ("/rerank", "/tokenize")
 """Paths that others have, too: errors of TEI's bodies are TEI's once they are read."""
 
