@@ -72,8 +72,14 @@ def anthropic_stream() -> bytes:
 
     usage = {"input_tokens": 15, "cache_read_input_tokens": 5, "output_tokens": 1}
     message = {
-        "id": "m", "type": "message", "role": "assistant", "model": "c", "content": [],
-        "stop_reason": None, "stop_sequence": None, "usage": usage,
+        "id": "m",
+        "type": "message",
+        "role": "assistant",
+        "model": "c",
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": usage,
     }
     start, more = types.RawContentBlockStartEvent, types.RawContentBlockDeltaEvent
     call = {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {}}
@@ -156,8 +162,16 @@ def responses_stream() -> bytes:
         "total_tokens": 29,
     }
     response = {
-        "id": "r", "object": "response", "created_at": 1, "model": "m", "output": [], "tools": [],
-        "parallel_tool_calls": True, "tool_choice": "auto", "status": "completed", "usage": usage,
+        "id": "r",
+        "object": "response",
+        "created_at": 1,
+        "model": "m",
+        "output": [],
+        "tools": [],
+        "parallel_tool_calls": True,
+        "tool_choice": "auto",
+        "status": "completed",
+        "usage": usage,
     }
     added, done = types.ResponseOutputItemAddedEvent, types.ResponseOutputItemDoneEvent
     return sse(
@@ -165,15 +179,21 @@ def responses_stream() -> bytes:
             event(added, type="response.output_item.added", output_index=0, item=message),
             event(
                 types.ResponseTextDeltaEvent,
-                type="response.output_text.delta", output_index=0, content_index=0,
-                item_id="m1", delta="Look:", logprobs=[],
+                type="response.output_text.delta",
+                output_index=0,
+                content_index=0,
+                item_id="m1",
+                delta="Look:",
+                logprobs=[],
             ),
             event(done, type="response.output_item.done", output_index=0, item=message),
             event(added, type="response.output_item.added", output_index=1, item=call),
             event(
                 types.ResponseFunctionCallArgumentsDeltaEvent,
-                type="response.function_call_arguments.delta", output_index=1,
-                item_id="f1", delta=ARGUMENTS,
+                type="response.function_call_arguments.delta",
+                output_index=1,
+                item_id="f1",
+                delta=ARGUMENTS,
             ),
             event(done, type="response.output_item.done", output_index=1, item=call),
             event(types.ResponseCompletedEvent, type="response.completed", response=response),
