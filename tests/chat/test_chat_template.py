@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from weather import TOOLS
 
 from headrace.chat.messages import Message, ToolCall, messages_from_openai
 from headrace.chat.templates.chat_template import ChatTemplate, load_template, missing_template
@@ -20,20 +21,6 @@ CHAT_ML = (
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 TALK = [Message("user", "Hello"), Message("assistant", "Hi there"), Message("user", "Who are you?")]
-TOOLS = [
-    {
-        "type": "function",
-        "function": {
-            "name": "weather",
-            "description": "Weather of a town",
-            "parameters": {
-                "type": "object",
-                "properties": {"town": {"type": "string", "description": "Which"}},
-                "required": ["town"],
-            },
-        },
-    }
-]
 OWN_REASONS = {
     # What each of the real templates needs besides a plain conversation, or its own error.
     "CohereForAI-c4ai-command-r-plus-tool_use.jinja": "NoneType",

@@ -6,26 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from weather import TOOLS
 
 from headrace.chat.messages import messages_from_openai
 from headrace.chat.templates.chat_template import ChatTemplate
 from headrace.errors import InvalidRequest, TemplateError
 
 ARGUMENTS = '{"town": "Xtown"}'
-TOOLS = [
-    {
-        "type": "function",
-        "function": {
-            "name": "weather",
-            "description": "Weather of a town",
-            "parameters": {
-                "type": "object",
-                "properties": {"town": {"type": "string", "description": "Which"}},
-                "required": ["town"],
-            },
-        },
-    }
-]
 IMPOSSIBLE = {
     # They raise with calls in any form, and say why; plain Jinja raises as well.
     "Kimi-K2-Instruct.jinja": "'append' of 'list' is not for templates",

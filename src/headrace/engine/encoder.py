@@ -10,11 +10,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 import numpy as np
-from msgspec import Struct
 from numpy.typing import NDArray
 
 from headrace.engine.client import EngineLimits, EngineStatus
-from headrace.engine.fair_queue import FairQueue
+from headrace.engine.fair_queue import FairQueue, RankedRequest
 from headrace.engine.pacing import DEFAULT_TTFT_S
 from headrace.engine.request import (
     ChoiceFinished,
@@ -43,27 +42,14 @@ from headrace.program.step import Step
 from headrace.weights.pooling import Pooling, PoolingKind
 
 
-class _InputState(Struct, eq=False):
+class _InputState(RankedRequest, eq=False):
     """The state of a request; times are seconds of the monotonic clock."""
 
     request_id: str
-    request: EngineRequest
     sink: EventCallback
     submitted_s: float
     rank: tuple[float, int] = (0.0, 0)
     waits: bool = False
-
-    @property
-    def account(self) -> str:
-        return self.request.account
-
-    @property
-    def priority(self) -> int:
-        return self.request.priority
-
-    @property
-    def cost_tokens(self) -> int:
-        return len(self.request.prompt)
 
 
 class Encoder:
@@ -114,7 +100,7 @@ class Encoder:
             embedding_size=self.limits.embedding_size,
         )
         request_id = self._queue.request_id(request)
-        self._queue.accept(_InputState(request_id, request, sink, self._clock()))
+        self._queue.accept(_InputState(request, request_id, sink, self._clock()))
         return RequestHandle(request_id, self.cancel, self.pause)
 
     def submit_later(self, request: EngineRequest, sink: EventCallback) -> Future[RequestHandle]:

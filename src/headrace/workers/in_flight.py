@@ -7,9 +7,9 @@ import time
 from collections.abc import Iterable
 from concurrent.futures import Future
 
-from msgspec import Struct
 from msgspec.structs import replace
 
+from headrace.engine.fair_queue import RankedRequest
 from headrace.engine.request import (
     ChoiceFinished,
     EngineEvent,
@@ -27,11 +27,10 @@ from headrace.errors import HeadraceError
 LOG = logging.getLogger("headrace.workers")
 
 
-class InFlightRequest(Struct, eq=False):
+class InFlightRequest(RankedRequest, eq=False):
     """A request without a terminal event so far. `accepted` is set while its submission is pending, and gets
     the `handle`."""
 
-    request: EngineRequest
     sink: EventCallback
     submitted_s: float
     handle: RequestHandle
@@ -41,19 +40,6 @@ class InFlightRequest(Struct, eq=False):
     paused: bool = False
     deaths: int = 0
     rank: tuple[float, int] = (0.0, 0)  # about as in the worker's queue
-
-    @property
-    def account(self) -> str:
-        return self.request.account
-
-    @property
-    def priority(self) -> int:
-        return self.request.priority
-
-    @property
-    def cost_tokens(self) -> int:
-        params = self.request.params
-        return params.n * (len(self.request.prompt) + (params.max_tokens or 0))
 
     def accept(self) -> bool:
         """The submission has succeeded; False where the caller has cancelled it before."""
