@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from page_text import code, generated, sentence, table
 
+from headrace.config.providers import PROVIDER_SETTINGS, REMOTE_MODEL_SETTINGS
 from headrace.config.setting import Setting
 from headrace.config.settings import MODEL_SETTINGS, SETTINGS
 from headrace.config.sources import OTHER_VARIABLES
@@ -25,6 +28,8 @@ error that says what it should be. Sizes are bytes or `512M`, `4GiB`. Restart th
 MODELS = """`[models.NAME]` in `headrace.toml` describes one model to serve. It takes `path`, `aliases`, and
 the settings that are marked *per model* above. Those marked *per request* can also be sent with a request.
 See [Serve several models](../guides/serving.md)."""
+REMOTE = """An entry of `[models]` with `provider` or `targets` is answered elsewhere. See
+[Remote models and failover](../guides/remote-models.md)."""
 SCOPES = {"model": "*per model*", "request": "*per request*"}
 
 
@@ -45,6 +50,12 @@ def page() -> str:
         _table(server),
         "## Tables of models",
         MODELS,
+        "## Tables of remote models",
+        REMOTE,
+        "### `[providers.NAME]`",
+        _keys(PROVIDER_SETTINGS),
+        "### `[models.NAME]` of a remote model",
+        _keys(REMOTE_MODEL_SETTINGS),
         "## Other environment variables",
         table(["variable", "meaning"], variables),
     )
@@ -52,6 +63,15 @@ def page() -> str:
 
 def _table(names: tuple[str, ...]) -> str:
     return table(["setting", "type", "default", "what it does"], [_row(SETTINGS[name]) for name in names])
+
+
+def _keys(settings: Mapping[str, Setting]) -> str:
+    """The keys of a table of headrace.toml."""
+    rows = [
+        (code(one.name), one.values.shown.replace("|", ", "), one.shown_default, sentence(one.help) + ".")
+        for one in settings.values()
+    ]
+    return table(["key", "type", "default", "what it does"], rows)
 
 
 def _row(setting: Setting) -> tuple[str, ...]:

@@ -6,9 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from fake_provider import HELLO, delta, say, usage
-
-from conftest import Gateway
+from fake_provider import HELLO, Gateway, delta, say, usage
 
 TOOL = {
     "type": "function",
@@ -183,3 +181,60 @@ def test_images_go_through(gateway: Callable[..., Gateway]) -> None:
         "/v1/chat/completions", json={"messages": [{"role": "user", "content": parts}]}
     )
     assert local.status_code == 400 and "reads text only" in local.text
+
+
+def test_images_of_the_other_surfaces_go_through(gateway: Callable[..., Gateway]) -> None:
+    server, provider = gateway()
+    png = "iVBORw0KGgoAAAA="
+    part = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{png}"}}
+    source = {"type": "base64", "media_type": "image/png", "data": png}
+    words = [{"type": "text", "text": "what is"}, {"type": "text", "text": "this?"}]
+    turn = {"role": "user", "content": [words[0], {"type": "image", "source": source}, words[1]]}
+    server.anthropic().messages.create(model="far", max_tokens=9, messages=[turn])
+    seen = [
+        {"type": "input_text", "text": "what is"},
+        {"type": "input_image", "image_url": part["image_url"]["url"], "detail": "low"},
+        {"type": "input_text", "text": "this?"},
+    ]
+    server.openai().responses.create(model="far", input=[{"role": "user", "content": seen}])
+    asked = {"role": "user", "content": "this?", "images": [png]}
+    server.ollama().chat(model="far", messages=[asked])
+    server.ollama().generate(model="far", prompt="this?", images=[png])
+    sent = [exchange.body["messages"][0]["content"] for exchange in provider.exchanges]
+    detailed = {**part, "image_url": {**part["image_url"], "detail": "low"}}
+    assert sent == [
+        [words[0], part, words[1]],
+        [words[0], detailed, words[1]],
+        [part, words[1]],
+        [part, words[1]],
+    ]
+    http = server.http()
+    for path, body in (
+        ("/v1/messages", {"max_tokens": 9, "messages": [turn]}),
+        ("/v1/responses", {"input": [{"role": "user", "content": seen}]}),
+        ("/api/chat", {"model": server.model.name, "messages": [asked]}),
+        ("/api/generate", {"model": server.model.name, "prompt": "x", "images": [png]}),
+    ):
+        refused = http.post(path, json=body)
+        assert refused.status_code == 400 and "text only" in refused.text, refused.text
+
+
+def test_guards_stand_before_remote_models(gateway: Callable[..., Gateway]) -> None:
+    guard = {"kind": "regex", "patterns": ["blue.?bird"], "action": "redact"}
+    said = (delta(content="a blue"), delta(content="bird."), delta(finish="stop"), usage())
+    server, provider = gateway(say(*said), guards={"codename": guard})
+    reply = server.openai().chat.completions.create(
+        model="far", messages=[{"role": "user", "content": "what is bluebird?"}]
+    )
+    assert "bluebird" not in str(provider.exchanges[0].body["messages"])
+    assert "blue" not in (reply.choices[0].message.content or "x")
+
+
+def test_tokens_of_remote_models_count_for_the_limits_of_a_key(gateway: Callable[..., Gateway]) -> None:
+    server, provider = gateway(say(*HELLO, usage(700, 200)), key_tpm=1000)
+    http = server.http()
+    ask = {"model": "far", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 10}
+    first = http.post("/v1/chat/completions", json=ask)
+    assert first.status_code == 200 and int(first.headers["x-ratelimit-remaining-tokens"]) <= 1000
+    again = http.post("/v1/chat/completions", json=ask | {"max_tokens": 500})
+    assert again.status_code == 429 and len(provider.exchanges) == 1, again.text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from headrace.config.extras import extra_module
@@ -23,10 +23,11 @@ LIBRARIES = ("aiohttp", "cryptography", "jsonschema_rs")
 
 
 class RemoteModels:
-    """What stands before `local`: see `gateway.routing_handler`, made when there is a remote model."""
+    """What stands before `local`: see `gateway.routing_handler`, made when there is a remote model. `serves`
+    knows the models of this machine."""
 
-    def __init__(self, local: Handler, database: Database) -> None:
-        self._local, self._database = local, database
+    def __init__(self, local: Handler, database: Database, serves: Callable[[str], bool]) -> None:
+        self._local, self._database, self._serves = local, database, serves
         self._routing: RoutingHandler | None = None
         self.spend: SpendRecorder = NoSpendRecorder()
         """What books attempts; to be set before the first update."""
@@ -51,7 +52,7 @@ class RemoteModels:
             return
         building = extra_module(EXTRA, "headrace.gateway.building", *LIBRARIES)
         self._routing = building.updated(
-            *(self._routing, self._local, self._database, self.spend),
+            *(self._routing, self._local, self._database, self.spend, self._serves),
             *(settings, entries, int(time.time())),
         )
 

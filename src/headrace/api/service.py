@@ -59,7 +59,7 @@ class Service:
         self._model_threads = ModelThreads(2)
         self.sources = ManagedModels(models)
         self.local = LocalHandler(self.sources, self._model_threads, settings.tool_format)
-        self.remote = RemoteModels(self.local, self.database)
+        self.remote = RemoteModels(self.local, self.database, models.serves)
         self.gate = AdmissionGate(
             settings.max_concurrent_requests, settings.max_queued_tokens, lambda: self.local.queued_tokens
         )

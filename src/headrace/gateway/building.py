@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from headrace.config.settings import Settings
 from headrace.gateway.routes import read_routes
@@ -19,6 +19,7 @@ def updated(
     local: Handler,
     database: Database,
     spend: SpendRecorder,
+    serves: Callable[[str], bool],
     settings: Settings,
     entries: Mapping[str, object],
     now_s: int,
@@ -26,7 +27,7 @@ def updated(
     """`routing`, or a new one, with the providers of `settings` and the routes among `entries` of [models].
     UsageError says what is wrong with these."""
     providers = read_providers(settings.providers)
-    routes = read_routes(entries, providers, now_s=now_s)
+    routes = read_routes(entries, providers, serves=serves, now_s=now_s)
     routing = routing or RoutingHandler(local, KeyStore(database).key_of, spend)
     routing.update(routes, providers)
     return routing

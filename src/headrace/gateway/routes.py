@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -46,14 +46,20 @@ class Route(Struct, frozen=True, kw_only=True):
 
 
 def read_routes(
-    entries: Mapping[str, object], providers: Mapping[str, Provider], *, where: str = "models", now_s: int = 0
+    entries: Mapping[str, object],
+    providers: Mapping[str, Provider],
+    *,
+    serves: Callable[[str], bool] = lambda name: True,
+    where: str = "models",
+    now_s: int = 0,
 ) -> list[Route]:
-    """The routes among the entries of `[models]`. UsageError names the entry that is wrong."""
+    """The routes among the entries of `[models]`; `serves` knows the other models of this machine. UsageError
+    names the entry that is wrong."""
     settings = {
         name: read_remote_model(name, entry, where) for name, entry in entries.items() if is_remote(entry)
     }
     local = frozenset(entries) - frozenset(settings)
-    reader = _Reader(settings, local, providers, where)
+    reader = _Reader(settings, local, providers, serves, where)
     routes: list[Route] = []
     taken = set(local)
     for name, one in settings.items():
@@ -70,6 +76,7 @@ class _Reader(Struct):
     settings: Mapping[str, RemoteModelSettings]
     local: frozenset[str]
     providers: Mapping[str, Provider]
+    serves: Callable[[str], bool]
     where: str
 
     def targets(self, name: str, seen: Sequence[str]) -> list[Target]:
@@ -88,8 +95,11 @@ class _Reader(Struct):
         provider, slash, model = word.partition("/")
         if slash and model and word not in self.local and provider in self.providers:
             return [RemoteTarget(name=word, provider=self.providers[provider], model=model)]
-        if slash and word not in self.local and provider not in self.providers:
-            self._provider(provider, f"{self.where}.{name}.targets: {word!r}")
+        if word not in self.local and not self.serves(word):
+            raise UsageError(
+                f"{self.where}.{name}.targets: {word!r} is no entry of [{self.where}], no model of this "
+                "machine, and no PROVIDER/MODEL of a table of [providers]"
+            )
         return [LocalTarget(word)]
 
     def _provider(self, name: str, where: str) -> Provider:

@@ -21,6 +21,7 @@ from headrace.providers.failure import TargetRefused
 from headrace.providers.target import RemoteTarget
 from headrace.sampling.params import PARAMETERS, SamplingParams, with_defaults
 
+DEFAULTS = SamplingParams()
 _ONLY_WHOLE = ("use_beam_search", "prompt_logprobs", "length_penalty", "early_stopping")
 """Parameters that no stream can have: every attempt is streamed."""
 
@@ -38,7 +39,7 @@ def adapted(
     """The request as the target gets it. TargetRefused names what it cannot honor, unless that is in `drop`:
     then it is left out, with a warning."""
     found = only_generates(request, target.name)
-    with_defaults(SamplingParams(), dict(found.sampling))  # values that no model takes
+    with_defaults(DEFAULTS, found.sampling)  # refuses values that no model takes
     for check in _CHECKS:
         found = check(_Adapting(target, drop, call), found)
     return found

@@ -81,7 +81,10 @@ class RemoteAttempt:
                         held = []
                     if reader.is_done:
                         break
-            yield [*held, *self._ended(answer, reader, held)]
+            last = [*held, *self._ended(answer, reader, held)]
+            reply, finished = None, reply
+            finished.finish()
+            yield last
         except (MalformedAnswer, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise self._failed("malformed", _words(error)) from error
         except AttemptFailed as error:

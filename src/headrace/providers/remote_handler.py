@@ -11,14 +11,14 @@ from headrace.inference.call_context import CallContext
 from headrace.inference.events import Prepared, PreparedPrompt, Started
 from headrace.inference.handler import Batch
 from headrace.inference.requests import CompletionRequest, GenerationRequest, InferenceRequest
-from headrace.providers.capabilities import adapted
+from headrace.providers.capabilities import DEFAULTS, adapted
 from headrace.providers.dialects.registry import dialect_of
 from headrace.providers.failure import AttemptFailed, Failure, error_of
 from headrace.providers.remote_attempt import RemoteAttempt, prompt_tokens
 from headrace.providers.target import RemoteTarget
 from headrace.providers.upstream import Upstream
 from headrace.providers.validation import check_output, compiled
-from headrace.sampling.params import SamplingParams, with_defaults
+from headrace.sampling.params import with_defaults
 
 
 class RemoteHandler:
@@ -109,5 +109,5 @@ def prepared_for(request: GenerationRequest, name: str) -> Prepared:
         texts = [one if isinstance(one, str) else "" for one in request.prompts]
     each = -(-prompt_tokens(request) // len(texts))
     prompts = tuple(PreparedPrompt((), text, each) for text in texts)
-    params = with_defaults(SamplingParams(), dict(request.sampling))
+    params = with_defaults(DEFAULTS, request.sampling)
     return Prepared(name, prompts, params, params.n)

@@ -20,6 +20,8 @@ from headrace.providers.sse import SseError, SseEvent, SseSplitter
 MAX_ERROR_BYTES = 64 * 1024
 MAX_REPLY_BYTES = 256 * 2**20
 MAX_HEADER_BYTES = 64 * 1024
+FINISH_S = 1.0
+"""How long the end of a reply is waited for after its last event."""
 SHUTS_DOWN = "was left: this server shuts down, send the request elsewhere"
 _STREAMS = ("text/event-stream", "text/plain", "application/octet-stream", "")
 
@@ -105,6 +107,7 @@ class Upstream:
         self._is_closed = True
         for reply in list(self._replies):
             await reply.close(SHUTS_DOWN)
+        await asyncio.sleep(0)  # what finishes in the background sees that
         session, self._session = self._session, None
         if session is not None:
             await session.close()
@@ -123,6 +126,7 @@ class UpstreamReply:
         self._response, self._settings, self._deadline_s = response, settings, deadline_s
         self._on_closed = on_closed
         self._closed_because = ""
+        self._finishing: asyncio.Future[None] | None = None
         self.status = response.status
 
     @property
@@ -204,6 +208,24 @@ class UpstreamReply:
                     billed="yes",
                 )
             ) from error
+
+    def finish(self) -> None:
+        """All that matters has been read: take what is left in the background, so that the connection can serve
+        another request; where that takes long, close it."""
+        if self._response.content.at_eof():
+            self._on_closed(self)
+            return
+        self._finishing = asyncio.ensure_future(self._rest())
+
+    async def _rest(self) -> None:
+        size = 0
+        try:
+            while size < MAX_ERROR_BYTES and (data := await self._read(FINISH_S)):
+                size += len(data)
+        except AttemptFailed:
+            pass
+        finally:
+            await self.close()
 
     async def close(self, cause: str = "") -> None:
         """Drop what has not been read; the connection is closed, which cancels the work at most providers.

@@ -54,7 +54,7 @@ Texts = str | list[OnlyText]
 
 
 class ThinkingPart(Strict, kw_only=True, tag_field="type", tag="thinking"):
-    """Reasoning of an earlier turn. The signature is not checked."""
+    """Reasoning of an earlier turn. The signature is not checked here; that of a remote model goes back."""
 
     thinking: str
     signature: str | None = None
@@ -89,7 +89,26 @@ class ToolResultPart(Cacheable, kw_only=True, tag_field="type", tag="tool_result
     is_error: bool | None = None
 
 
-UserPart = TextPart | ToolResultPart
+class Base64Source(Strict, kw_only=True, tag_field="type", tag="base64"):
+    """An image in the body itself."""
+
+    media_type: Literal["image/jpeg", "image/png", "image/gif", "image/webp"]
+    data: NonEmpty
+
+
+class UrlSource(Strict, kw_only=True, tag_field="type", tag="url"):
+    """An image by its address, which the provider of a remote model reads."""
+
+    url: NonEmpty
+
+
+class ImagePart(Cacheable, kw_only=True, tag_field="type", tag="image"):
+    """An image, for remote models that see: models of this machine read text only."""
+
+    source: Base64Source | UrlSource
+
+
+UserPart = TextPart | ImagePart | ToolResultPart
 AssistantPart = TextPart | ThinkingPart | RedactedPart | ToolUsePart
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from itertools import groupby
 
+from msgspec.structs import replace
+
 from headrace.api.anthropic.body import (
     AssistantTurn,
+    ImagePart,
     OnlyText,
     PromptBody,
     RedactedPart,
@@ -16,9 +20,10 @@ from headrace.api.anthropic.body import (
     ThinkingPart,
     ToolResultPart,
     ToolUsePart,
+    UrlSource,
     UserTurn,
 )
-from headrace.chat.messages import Message, ToolCall
+from headrace.chat.messages import Image, Message, ToolCall, is_image_url
 from headrace.errors import InvalidRequest
 from headrace.inference.call_context import CallContext
 
@@ -59,6 +64,8 @@ class Turns:
         for index, part in enumerate(content):
             if isinstance(part, ToolResultPart):
                 self._turns.append(self._result(part, f"{where}.{index}"))
+            elif isinstance(part, ImagePart):
+                self._turns.append(Message("user", "", images=(_image(part, f"{where}.{index}"),)))
             else:
                 self._turns.append(Message("user", part.text))
 
@@ -93,9 +100,13 @@ class Turns:
                     calls.append(ToolCall(part.id, part.name, json.dumps(part.input, ensure_ascii=False)))
         text = "\n".join(texts)
         reasoning = "\n".join(filter(None, thoughts)) or None
+        signed = [part for part in content if isinstance(part, ThinkingPart)]
         self._turns.append(
             Message(
-                "assistant", text or (None if calls else ""), tool_calls=tuple(calls), reasoning=reasoning
+                *("assistant", text or (None if calls else "")),
+                tool_calls=tuple(calls),
+                reasoning=reasoning,
+                signature=_signature(signed),
             )
         )
 
@@ -109,9 +120,37 @@ def _merged(turns: Sequence[Message]) -> list[Message]:
             calls = tuple(call for message in messages for call in message.tool_calls)
             content = _texts([message.content for message in messages])
             reasoning = _texts([message.reasoning for message in messages])
-            messages = [Message(role, content, tool_calls=calls, reasoning=reasoning)]
+            images = _shifted(messages)
+            messages = [Message(role, content, tool_calls=calls, reasoning=reasoning, images=images)]
         found += messages
     return found
+
+
+def _signature(parts: Sequence[ThinkingPart]) -> str | None:
+    """A remote model's signature of its reasoning; what this server signs with is no signature."""
+    if len(parts) != 1 or not parts[0].signature:
+        return None
+    own = hashlib.sha256(parts[0].thinking.encode()).hexdigest()
+    return None if parts[0].signature == own else parts[0].signature
+
+
+def _image(part: ImagePart, where: str) -> Image:
+    source = part.source
+    url = source.url if isinstance(source, UrlSource) else f"data:{source.media_type};base64,{source.data}"
+    if not is_image_url(url):
+        raise InvalidRequest(f"{where}.source.url is no address of an image", param="messages")
+    return Image(url, param=f"{where}.type")
+
+
+def _shifted(messages: Sequence[Message]) -> tuple[Image, ...]:
+    """The images of messages whose texts are joined by line ends."""
+    found: list[Image] = []
+    text = ""
+    for message in messages:
+        start = len(text) + 1 if text and message.content else len(text)
+        found += [replace(image, at=start + image.at) for image in message.images]
+        text = "\n".join(filter(None, (text, message.content)))
+    return tuple(found)
 
 
 def _texts(texts: Sequence[str | None]) -> str | None:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Annotated, Any, cast
 
 from msgspec import UNSET
+from msgspec.structs import replace
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
@@ -17,6 +18,7 @@ from headrace.api.http.endpoint import Endpoint
 from headrace.api.ollama.bodies import AnswerBody
 from headrace.api.ollama.delta import OllamaDelta
 from headrace.api.ollama.handler import answer, generation
+from headrace.api.ollama.images import images_of
 from headrace.api.ollama.model_names import ResolvedModel
 from headrace.api.ollama.reply import lines_of
 from headrace.api.ollama.schema import OllamaChat, OllamaMessage, timestamp
@@ -70,7 +72,11 @@ def _request(body: ChatBody, used: ResolvedModel, call: HttpCall) -> ChatRequest
 def _messages(items: Sequence[Mapping[str, Any]], system: str | None) -> list[Message]:
     """The messages, with the alias's `system` before them where they have none of their own."""
     open_calls: list[tuple[str, str]] = []  # names and ids of calls that have not been answered
+    images = [images_of(item.get("images"), f"messages[{index}].images") for index, item in enumerate(items)]
     messages = messages_from_openai([_openai(item, index, open_calls) for index, item in enumerate(items)])
+    messages = [
+        replace(one, images=seen) if seen else one for one, seen in zip(messages, images, strict=True)
+    ]
     if system is not None and messages[0].role != "system":
         return [Message("system", system), *messages]
     return messages
@@ -79,9 +85,7 @@ def _messages(items: Sequence[Mapping[str, Any]], system: str | None) -> list[Me
 def _openai(item: Mapping[str, Any], index: int, open_calls: list[tuple[str, str]]) -> dict[str, Any]:
     """A message in OpenAI's terms: calls have ids, arguments are text, results name the call they are of."""
     message = dict(item)
-    if message.pop("images", None):
-        where = f"messages[{index}].images"
-        raise InvalidRequest(f"{where} cannot be read by this model, it reads text only", param=where)
+    message.pop("images", None)
     message["reasoning"] = message.pop("thinking", None)
     if message.get("role") == "tool":
         name = message.pop("tool_name", None) or message.get("name")

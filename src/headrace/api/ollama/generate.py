@@ -16,6 +16,7 @@ from headrace.api.http.endpoint import Endpoint
 from headrace.api.ollama.bodies import AnswerBody
 from headrace.api.ollama.delta import OllamaDelta
 from headrace.api.ollama.handler import answer, generation
+from headrace.api.ollama.images import images_of
 from headrace.api.ollama.model_names import ResolvedModel
 from headrace.api.ollama.reply import lines_of
 from headrace.api.ollama.schema import OllamaGenerate, timestamp
@@ -25,7 +26,7 @@ from headrace.chat.messages import Message
 from headrace.errors import InvalidRequest
 from headrace.inference.requests import ChatRequest, CompletionRequest
 
-NO_IMAGES = {"type": "array", "maxItems": 0}
+IMAGES = {"type": "array", "items": {"type": "string"}, "description": "Base64, for remote models that see."}
 
 
 class GenerateBody(AnswerBody):
@@ -38,7 +39,7 @@ class GenerateBody(AnswerBody):
     template: Annotated[str, Meta(extra_json_schema={"maxLength": 0})] | None = None
     raw: bool | None = None
     context: list[TokenId] | None = None
-    images: Annotated[Any, loose(NO_IMAGES)] = None
+    images: Annotated[Any, loose(IMAGES)] = None
 
     @property
     def asks_nothing(self) -> bool:
@@ -47,15 +48,13 @@ class GenerateBody(AnswerBody):
 
     def check(self) -> None:
         """Refuse what contradicts itself."""
-        if self.images:
-            raise InvalidRequest("images cannot be read by this model, it reads text only", param="images")
         if self.template:
             raise InvalidRequest(
                 "template cannot be sent: the checkpoint's own is used, or none with raw: true",
                 param="template",
             )
         without_turns = "raw" if self.raw else "suffix" if self.suffix else None
-        for name in ("system", "context", "think"):
+        for name in ("system", "context", "think", "images"):
             if without_turns is not None and getattr(self, name):
                 raise InvalidRequest(
                     f"{without_turns} makes no turns of a conversation, so {name} has no place: "
@@ -95,7 +94,7 @@ def _request(body: GenerateBody, used: ResolvedModel, call: HttpCall) -> ChatReq
     system = body.system or used.system
     messages = [Message("system", system)] if system else []
     return ChatRequest(
-        messages=(*messages, Message("user", prompt)),
+        messages=(*messages, Message("user", prompt, images=images_of(body.images, "images"))),
         reasoning=think_settings(body.think),
         context=tuple(body.context or ()),
         **given,
@@ -108,6 +107,7 @@ def _warn_without_template(body: GenerateBody, used: ResolvedModel, call: HttpCa
         ("system", body.system or used.system),
         ("context", body.context),
         ("think", body.think),
+        ("images", body.images),
     ):
         if value:
             raise InvalidRequest(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -138,5 +138,5 @@ def _result(message: Message, names: dict[str, str]) -> list[dict[str, Any]]:
         value: Any = json.loads(text)
     except (ValueError, RecursionError):
         value = None
-    response: Any = value if isinstance(value, dict) else {"result": text}
+    response = cast("dict[str, Any]", value) if isinstance(value, dict) else {"result": text}
     return [{"functionResponse": {"name": name, "response": response}}]

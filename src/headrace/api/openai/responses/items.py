@@ -9,6 +9,7 @@ from uuid import uuid4
 import msgspec
 
 from headrace.api.openai.schema import ContentLogprob
+from headrace.chat.messages import is_image_url
 from headrace.errors import InvalidRequest
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
@@ -19,6 +20,13 @@ class InputText(msgspec.Struct, tag_field="type", tag="input_text", forbid_unkno
     """Text that a message or a tool's answer says."""
 
     text: str
+
+
+class InputImage(msgspec.Struct, tag_field="type", tag="input_image", forbid_unknown_fields=True):
+    """An image, for remote models that see: models of this machine read text only."""
+
+    image_url: str
+    detail: str | None = None
 
 
 class OutputText(
@@ -54,7 +62,7 @@ class InputMessage(msgspec.Struct, tag_field="type", tag="message", kw_only=True
 
     id: str = ""
     role: Literal["user", "system", "developer"]
-    content: str | list[InputText]
+    content: str | list[InputText | InputImage]
     status: ItemStatus = "completed"
 
 
@@ -200,7 +208,15 @@ def _check_parts(fields: Mapping[str, object], where: str) -> None:
         parts = fields.get(key)
         for index, part in enumerate(cast("list[object]", parts) if isinstance(parts, list) else ()):
             kind = cast("dict[str, object]", part).get("type") if isinstance(part, dict) else None
-            if isinstance(kind, str) and kind not in _TEXT_PARTS:
+            if key == "content" and kind == "input_image" and fields.get("role") == "user":
+                url = cast("dict[str, object]", part).get("image_url")
+                if not is_image_url(url if isinstance(url, str) else None):
+                    raise InvalidRequest(
+                        f"{where}.{key}[{index}]: input_image.image_url is neither an https address nor "
+                        "data:image/TYPE;base64,DATA",
+                        param="input",
+                    )
+            elif isinstance(kind, str) and kind not in _TEXT_PARTS:
                 raise InvalidRequest(
                     f"{where}.{key}[{index}].type is {kind!r:.60}; this model reads text only", param="input"
                 )

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from headrace.api.openai.responses.items import (
     FunctionCall,
     FunctionCallOutput,
+    InputImage,
     InputMessage,
     InputText,
     Item,
@@ -17,7 +18,7 @@ from headrace.api.openai.responses.items import (
     ReasoningItem,
     Refusal,
 )
-from headrace.chat.messages import Message, ToolCall
+from headrace.chat.messages import Image, Message, ToolCall
 from headrace.errors import InvalidRequest
 
 
@@ -47,7 +48,7 @@ def messages_of(items: Sequence[Item], instructions: str | None) -> list[Message
 
 def _input(item: InputMessage | FunctionCallOutput, names: dict[str, str]) -> Message:
     if isinstance(item, InputMessage):
-        return Message(item.role, _text(item.content))
+        return Message(item.role, _text(item.content), images=_images(item.content))
     if item.call_id not in names:
         raise InvalidRequest(
             f"the function_call_output for {item.call_id[:80]!r} has no function_call before it: send the "
@@ -74,7 +75,21 @@ def _with(turn: Message, item: OutputMessage | FunctionCall | ReasoningItem) -> 
     return replace(turn, reasoning=(turn.reasoning or "") + thought or None)
 
 
-def _text(content: str | Sequence[InputText | OutputText | Refusal]) -> str:
+def _text(content: str | Sequence[InputText | InputImage | OutputText | Refusal]) -> str:
     if isinstance(content, str):
         return content
-    return "\n".join(part.refusal if isinstance(part, Refusal) else part.text for part in content)
+    return "\n".join(
+        part.refusal if isinstance(part, Refusal) else part.text
+        for part in content
+        if not isinstance(part, InputImage)
+    )
+
+
+def _images(content: str | Sequence[InputText | InputImage]) -> tuple[Image, ...]:
+    if isinstance(content, str):
+        return ()
+    return tuple(
+        Image(part.image_url, len(_text(content[:index])), part.detail, "input")
+        for index, part in enumerate(content)
+        if isinstance(part, InputImage)
+    )
