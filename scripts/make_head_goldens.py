@@ -27,6 +27,7 @@ _THREE = {
     "jina_v3": "XLMRoberta",
     "jina_v3_native": "JinaEmbeddingsV3",
     "xlm_roberta": "XLMRoberta",
+    "xlm_roberta_xl": "XLMRobertaXL",
     "distilbert": "DistilBert",
     "mpnet": "MPNet",
     "electra": "Electra",

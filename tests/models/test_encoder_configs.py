@@ -30,6 +30,7 @@ def config_of(name: str) -> dict[str, object]:
         ("xlm_roberta", {"position_embedding_type": "relative_key"}, "relative_key"),
         ("roberta", {"position_embedding_type": "alibi"}, "alibi"),
         ("jina_v2", {"feed_forward_type": "original"}, "feed_forward_type 'original'"),
+        ("jina_v2", {"max_position_embeddings": 1 << 30}, "1,073,741,824 distances"),
         ("jina_v3_native", {"position_embedding_type": "absolute"}, "'rotary'"),
         ("nomic", {"prenorm": True}, "prenorm"),
         ("nomic", {"rotary_emb_interleaved": True}, "rotary_emb_interleaved"),
