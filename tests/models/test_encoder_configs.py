@@ -42,6 +42,7 @@ def config_of(name: str) -> dict[str, object]:
         ("gte_ntk", {"layer_norm_type": "rms_norm"}, "'rms_norm'"),
         ("gte_ntk", {"logn_attention_scale": True}, "logn_attention_scale"),
         ("gte_ntk", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "'dynamic'"),
+        ("llama_bidirectional", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
         ("albert", {"num_hidden_groups": 2}, "num_hidden_groups"),
         ("t5", {"feed_forward_proj": "half-gelu"}, "feed_forward_proj"),
         ("t5", {"relative_attention_num_buckets": 7}, "7 buckets"),
