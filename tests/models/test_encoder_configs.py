@@ -54,6 +54,12 @@ def test_variants_are_refused_by_name(name: str, change: dict[str, object], mess
         find_model(config_of(name) | change)
 
 
+def test_attention_to_both_sides_is_refused_with_a_pooling_too() -> None:
+    config = config_of("llama_bidirectional") | {"use_bidirectional_attention": True}
+    with pytest.raises(UnsupportedModel, match="use_bidirectional_attention"):
+        find_model(config, pooling="last")
+
+
 def test_positions_begin_after_the_padding_token() -> None:
     assert find_model(config_of("roberta")).config.context == 64
 

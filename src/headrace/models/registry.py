@@ -104,7 +104,8 @@ def find_model(
     config = complete(config)
     if context is not None:
         config = config | {CONTEXT_IN_USE: context}
-    if pooling is None and (_attends_both_ways(config, model_type) or not hasattr(module, "define")):
+    both_ways = _attends_both_ways(config, model_type)
+    if pooling is None and (both_ways or not hasattr(module, "define")):
         pooling = "mean"
     encodes = pooling is not None or head is not None
     if encodes and not hasattr(module, "encode"):
