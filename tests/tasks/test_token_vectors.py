@@ -275,7 +275,7 @@ def test_dense_modules_are_written_to_folders(tmp_path: Path) -> None:
         export.to_folder(tmp_path / "out", lambda done, total: None)
     with LLM(source, cache_dir=None) as old, LLM(tmp_path / "out", cache_dir=None) as new:
         found = [llm.embed("ab", prompt_name="query") for llm in (old, new)]
-    assert np.array_equal(*found)
+    assert np.array_equal(found[0], found[1])
 
 
 def test_sparse_vectors_by_an_option(tmp_path: Path) -> None:
