@@ -17,6 +17,7 @@ from headrace.api.http.api_keys import KeyRing
 from headrace.api.http.call_context import HttpCall
 from headrace.api.http.request_log import RequestLog
 from headrace.config.settings import Settings
+from headrace.economy.machine import MachineHandler, machine_recorder
 from headrace.errors import Overloaded, StoreError
 from headrace.inference.admission import AdmissionGate
 from headrace.inference.call_context import CallContext
@@ -71,7 +72,9 @@ class Service:
         inner = ModelRunner(self.local, self._sources, self._model_threads)
         self.guards = GuardHandler(self.local, read_guards(settings.guards), inner)
         self.moderation = read_moderation(settings.moderation)
-        self.handler: Handler = build_chain(self.guards, self.gate)
+        self._machine = machine_recorder(self.database, settings.node_usd_per_hour)
+        counted = self.guards if self._machine is None else MachineHandler(self.guards, self._machine)
+        self.handler: Handler = build_chain(counted, self.gate)
         self.runner = ModelRunner(self.handler, self._sources, self._model_threads)
         self._log = RequestLog(self.database, self.metrics) if settings.log_requests else None
         self.bodies = BodyMemory()
@@ -158,6 +161,8 @@ class Service:
         """Stop the threads and close the store; the model belongs to the caller."""
         if self._log is not None:
             self._log.close()
+        if self._machine is not None:
+            self._machine.close()
         self.keys.close()
         self.database.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
