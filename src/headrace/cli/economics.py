@@ -32,8 +32,8 @@ HELP = """Compare the cost of machines of your own with an API's, for recorded t
 
 A simulation of continuous batching finds the fewest nodes that keep the objectives. The speeds of a node are
 what `headrace bench` measures: tokens per second of prompts (--prefill-tps), of all answers together when
---rows of them run (--decode-tps), and of one answer alone (--single-tps). Requests go to nodes at random, which
-needs more of them than a balancer would. The API's prices hold for uncached input.
+--rows of them run (--decode-tps), and of one answer alone (--single-tps). Requests go to nodes at random,
+which needs more of them than a balancer would. The API's prices hold for uncached input.
 
 \b
 Example:

@@ -22,6 +22,7 @@ from headrace.economy.ledger import Ledger
 from headrace.economy.money import NANO, nano_of
 from headrace.economy.rates import Line
 from headrace.engine.request import Usage
+from headrace.errors import StoreError
 from headrace.inference.call_context import CallContext
 from headrace.inference.events import Started
 from headrace.inference.handler import EventBatches, Handler
@@ -154,7 +155,14 @@ class MachineRecorder:
             elapsed_s=idle.nanoseconds / NANO,
             price_source="node_usd_per_hour",
         )
-        self._thread.submit(self._ledger.add, entry, [Line(IDLE, idle.nanoseconds // 10**6, idle.nano_usd)])
+        self._thread.submit(self._write, entry, [Line(IDLE, idle.nanoseconds // 10**6, idle.nano_usd)])
+
+    def _write(self, entry: Entry, lines: Sequence[Line]) -> None:
+        try:
+            self._ledger.add(entry, lines)
+        except StoreError as error:
+            total = sum(line.nano_usd for line in lines)
+            LOG.error("%d nano-dollars of this machine are not booked: %s", total, error.message)
 
 
 def machine_recorder(database: Database, usd_per_hour: float) -> MachineRecorder | None:
