@@ -109,6 +109,30 @@ def test_a_second_settlement_changes_nothing(tmp_path: Path) -> None:
     assert len(list(after.ledger.entries())) == 1
 
 
+def test_no_attempt_reads_the_whole_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
+    spend = recorder(None, {"all": {"usd": 1}})
+    asked: list[tuple[str, Any]] = []
+    query = Database.query
+
+    def noted(self: Database, sql: str, values: Any = ()) -> Any:
+        asked.append((sql, values))
+        return query(self, sql, values)
+
+    monkeypatch.setattr(Database, "query", noted)
+
+    async def run() -> None:
+        hold = await reserve(spend)
+        for _ in range(2):
+            await spend.settle(hold, attempt("r"))
+
+    asyncio.run(run())
+    monkeypatch.undo()
+    plans = [spend.ledger.database.query(f"EXPLAIN QUERY PLAN {sql}", values) for sql, values in asked]
+    steps = [str(step[3]) for plan in plans for step in plan]
+    assert any("ledger_attempts" in step for step in steps)
+    assert not [step for step in steps if step.startswith("SCAN") and "CONSTANT" not in step]
+
+
 def test_attempts_of_a_request_are_entries_of_their_own() -> None:
     spend = recorder(None)
 

@@ -97,7 +97,17 @@ def _api_prices(prices: PriceBook, api: str) -> tuple[float, float]:
 
 def _print(found: Crossover, requests: int, tokens_per_hour: float) -> None:
     print(f"{requests:,} requests, {tokens_per_hour / 1e6:.2f} million tokens per hour, times TRAFFIC:\n")
-    header = ("TRAFFIC", "NODES", "USED", "OWN $/M", "API $/M", "OWN/API", "BOTH $/M", "NODES", "TO THE API")
+    header = (
+        "TRAFFIC",
+        "NODES",
+        "USED",
+        "OWN $/M",
+        "API $/M",
+        "OWN/API",
+        "BOTH $/M",
+        "WITH NODES",
+        "TO THE API",
+    )
     print_table(
         [
             (
