@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from headrace.bench.serve.trace import TraceRequest
@@ -19,10 +20,11 @@ from headrace.economy.node import NodeSpeed, serve
 from headrace.errors import UsageError
 
 FACTORS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
-WINDOW_S = 60.0
+WINDOW_S = 10.0
+"""Peaks shorter than this are not seen where they would go to the API."""
 ENOUGH_REQUESTS = 4_000
 """Requests of a share that are simulated at least, with draws of it until there are as many."""
-_MAX_DRAWS = 40
+_MAX_DRAWS, _MAX_DRAWN = 40, 30_000
 _HALVINGS = 12
 
 
@@ -35,7 +37,7 @@ class Objectives(Struct, frozen=True):
 
 
 class Traffic(Struct, frozen=True):
-    """A trace as columns, and how long it lasts. A shorter one than a minute lasts a minute."""
+    """A trace as columns, and how long it lasts, at least a minute."""
 
     at_s: NDArray[np.float64]
     prompts: NDArray[np.int64]
@@ -75,6 +77,21 @@ class Crossover(Struct, frozen=True, kw_only=True):
     break_even_utilization: float | None
 
 
+class Shares(Struct, frozen=True):
+    """What a node serves of a trace: the whole of it within the objectives, one without peaks, and as much
+    as it can without objectives."""
+
+    whole: float
+    even: float
+    saturated: float
+
+
+def _without_peaks(traffic: Traffic) -> Traffic:
+    """The same requests at random times."""
+    at_s = np.random.default_rng(20231116).uniform(0, traffic.duration_s, len(traffic.at_s))
+    return replace(traffic, at_s=np.sort(at_s))
+
+
 def traffic_of(requests: Sequence[TraceRequest]) -> Traffic:
     """The columns of a trace."""
     at_s = np.array([one.at_s for one in requests])
@@ -82,7 +99,7 @@ def traffic_of(requests: Sequence[TraceRequest]) -> Traffic:
         at_s,
         np.array([one.prompt_tokens for one in requests]),
         np.array([one.output_tokens for one in requests]),
-        max(WINDOW_S, float(at_s[-1])),
+        max(60.0, float(at_s[-1])),
     )
 
 
@@ -106,10 +123,11 @@ def crossover(
     Raises UsageError where not even a node without load keeps the objectives.
     """
     share = largest_share(traffic, speed, objectives)
+    even_share = max(share, largest_share(_without_peaks(traffic), speed, objectives))
     saturated = traffic.duration_s / float(_seconds(traffic, speed).sum())
+    shares = Shares(share, even_share, saturated)
     points = [
-        _point(traffic, speed, factor, share, saturated, node_usd=node_usd, api_usd=api_usd)
-        for factor in factors
+        _point(traffic, speed, factor, shares, node_usd=node_usd, api_usd=api_usd) for factor in factors
     ]
     even = _break_even(share, node_usd, api_usd)
     return Crossover(
@@ -169,15 +187,18 @@ def _drawn(
 ) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
     """Each request as often as the share says on average. Copies of a trace begin at other times of it, so
     that several are more of the same traffic and not the same peaks on top of each other."""
-    times, rows = [], []
+    times: list[NDArray[np.float64]] = []
+    rows: list[NDArray[np.intp]] = []
     for part in [1.0] * int(share) + [share % 1]:
         which = np.flatnonzero(generator.random(len(traffic.at_s)) < part)
         shift = generator.uniform(0, traffic.duration_s) if share > 1 else 0.0
         times.append((traffic.at_s[which] + shift) % traffic.duration_s)
         rows.append(which)
-    at_s, which = np.concatenate(times), np.concatenate(rows)
-    order = np.argsort(at_s, kind="stable")
-    return at_s[order], which[order]
+    at_s, drawn = np.concatenate(times), np.concatenate(rows)
+    order = np.argsort(at_s, kind="stable")[
+        :_MAX_DRAWN
+    ]  # the first ones are enough to see whether it is full
+    return at_s[order], drawn[order]
 
 
 def _seconds(traffic: Traffic, speed: NodeSpeed) -> NDArray[np.float64]:
@@ -191,24 +212,23 @@ def _point(
     traffic: Traffic,
     speed: NodeSpeed,
     factor: float,
-    share: float,
-    saturated: float,
+    shares: Shares,
     *,
     node_usd: float,
     api_usd: float,
 ) -> Point:
-    nodes = max(1, math.ceil(factor / share - 1e-9))
+    nodes = max(1, math.ceil(factor / shares.whole - 1e-9))
     millions = factor * traffic.tokens_per_hour / 1e6
     mixes = [
         (count * node_usd + over * factor * api_usd, count, over)
         for count in _counts(nodes)
-        for over in [_overflow(traffic, speed, factor, share, count) if count < nodes else 0.0]
+        for over in [_overflow(traffic, speed, factor, shares.even, count) if count < nodes else 0.0]
     ]
     cost, count, over = min(mixes)
     return Point(
         factor=factor,
         nodes=nodes,
-        utilization=factor / (nodes * saturated),
+        utilization=factor / (nodes * shares.saturated),
         own_usd=nodes * node_usd / millions,
         api_usd=factor * api_usd / millions,
         hybrid_usd=cost / millions,
@@ -223,10 +243,10 @@ def _counts(nodes: int) -> list[int]:
 
 
 def _overflow(traffic: Traffic, speed: NodeSpeed, factor: float, share: float, nodes: int) -> float:
-    """The part of the work beyond what nodes take in each minute, if they take as much as their share of the
-    trace has on average."""
+    """The part of the work beyond what nodes take in each window. Where the API takes peaks, a node takes in
+    every window as much as it can of even traffic: its `share`."""
     work = _seconds(traffic, speed)
     windows = np.bincount((traffic.at_s // WINDOW_S).astype(np.int64), weights=work)
     total = float(windows.sum())
     capacity = nodes * share * total / (traffic.duration_s / WINDOW_S)
-    return float(np.maximum(0.0, factor * windows - capacity).sum()) / (factor * total)
+    return min(1.0, float(np.maximum(0.0, factor * windows - capacity).sum()) / (factor * total))

@@ -93,7 +93,8 @@ def sampled_shapley_values(levers: Sequence[str], cost: Cost, *, pairs: int, see
     means: list[dict[str, Fraction]] = []
     bases: list[Fraction] = []
     for _ in range(pairs):
-        order = [names[place] for place in generator.permutation(len(names))]
+        places: list[int] = generator.permutation(len(names)).tolist()
+        order = [names[place] for place in places]
         both = [_savings(each, cost) for each in (order, order[::-1])]
         means.append({name: sum((saved[name] for _, saved in both), Fraction()) / 2 for name in names})
         bases.append(sum((Fraction(base) for base, _ in both), Fraction()) / 2)
