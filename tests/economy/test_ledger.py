@@ -59,6 +59,7 @@ def test_an_attempt_is_debits_by_class_and_what_is_owed() -> None:
         ({"raw_usage": b"", "billed": "maybe"}, "estimated", 200_003, "no usage"),
         ({"raw_usage": WRONG, "tokens": TokenCounts(input=3)}, "estimated", 200_003, "is -1"),
         ({"processing": "batch"}, "estimated", 200_003, "batch"),
+        ({"provider": "", "raw_usage": b"", "tokens": TokenCounts(input=3)}, "not_billed", 0, ""),
         ({"processing": "turbo"}, "estimated", 200_003, "turbo"),
     ],
 )

@@ -69,12 +69,12 @@ class Service:
             settings.max_concurrent_requests, settings.max_queued_tokens, lambda: self.local.queued_tokens
         )
         self.gate.starting = models.default.model is None
-        inner = ModelRunner(self.local, self._sources, self._model_threads)
-        self.guards = GuardHandler(self.local, read_guards(settings.guards), inner)
-        self.moderation = read_moderation(settings.moderation)
         self._machine = machine_recorder(self.database, settings.node_usd_per_hour)
-        counted = self.guards if self._machine is None else MachineHandler(self.guards, self._machine)
-        self.handler: Handler = build_chain(counted, self.gate)
+        local = self.local if self._machine is None else MachineHandler(self.local, self._machine)
+        inner = ModelRunner(local, self._sources, self._model_threads)
+        self.guards = GuardHandler(local, read_guards(settings.guards), inner)
+        self.moderation = read_moderation(settings.moderation)
+        self.handler: Handler = build_chain(self.guards, self.gate)
         self.runner = ModelRunner(self.handler, self._sources, self._model_threads)
         self._log = RequestLog(self.database, self.metrics) if settings.log_requests else None
         self.bodies = BodyMemory()
