@@ -109,7 +109,7 @@ def _holds(ledger: Ledger) -> Iterator[str]:
         yield f"hold {hold} is still there, although entry {entry} has settled it"
     for hold, budget, share, nano in _rows(
         ledger,
-        """SELECT holds.id, budget, share.nano_usd, holds.nano_usd FROM hold_shares share
+        """SELECT share.hold, budget, share.nano_usd, holds.nano_usd FROM hold_shares share
             LEFT JOIN holds ON holds.id = share.hold
             WHERE share.nano_usd IS NOT coalesce(holds.nano_usd, 0)""",
     ):
