@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 
@@ -25,7 +25,7 @@ from headrace.engine.request import Usage
 from headrace.errors import StoreError
 from headrace.inference.call_context import CallContext
 from headrace.inference.events import Started
-from headrace.inference.handler import EventBatches, Handler
+from headrace.inference.handler import Batch, Handler
 from headrace.inference.requests import InferenceRequest
 from headrace.storage.database import Database
 
@@ -178,7 +178,7 @@ class MachineHandler:
     def __init__(self, inner: Handler, recorder: MachineRecorder) -> None:
         self._inner, self._recorder = inner, recorder
 
-    async def handle(self, request: InferenceRequest, call: CallContext) -> EventBatches:
+    async def handle(self, request: InferenceRequest, call: CallContext) -> AsyncGenerator[Batch]:
         """See `Handler.handle`."""
         share, before = None, len(call.usages)
         try:

@@ -129,11 +129,11 @@ def encoder_config(config: Config, beside: Config | None) -> Config:
     if not found or (found is beside and "hidden_size" not in found):
         name = text(config, "model_name", "microsoft/deberta-v3-small")
         found = _published(name)
-    if not found:
-        raise UnsupportedModel(
-            f"{GLINER} only names its encoder, {name[:120]!r}, and has no encoder_config: put the config.json"
-            " of that encoder into the folder"
-        )
+        if not found:
+            raise UnsupportedModel(
+                f"{GLINER} only names its encoder, {name[:120]!r}, and has no encoder_config: put the "
+                "config.json of that encoder into the folder"
+            )
     size = find(config, "vocab_size")
     resized = {"vocab_size": size} if isinstance(size, int) and size > 0 else {}
     kept = {field: value for field, value in found.items() if field not in ("architectures", "vocab_size")}
