@@ -32,6 +32,7 @@ from headrace.grammar.compile import compile_grammar
 from headrace.sampling.params import SamplingParams
 from headrace.tokenization.token_bytes import Kind
 from headrace.weights.head import Head, TaskName
+from headrace.weights.input_rules import InputRules
 
 CONTEXT_LENGTH = 4096
 
@@ -258,8 +259,11 @@ class FakeModel:
     head: Head | None = None
     tasks: tuple[TaskName, ...] = ("generate",)
     plan: SimpleNamespace = field(
-        default_factory=lambda: SimpleNamespace(kv_bytes=102_400, total_bytes=409_600, weights_bytes=0)
+        default_factory=lambda: SimpleNamespace(
+            kv_bytes=102_400, total_bytes=409_600, weights_bytes=0, step_tokens=512
+        )
     )
+    input_rules: InputRules = InputRules()
 
     def close(self) -> None:
         self.engine.close()
