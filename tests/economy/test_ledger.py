@@ -78,15 +78,15 @@ def test_what_has_no_price_is_unpriced_and_keeps_its_quantities() -> None:
     spend = recorder(None, prices={})
 
     async def run() -> tuple[int | None, int | None]:
-        hold = await reserve(spend, provider="nobody")
-        return hold.nano_usd, await spend.settle(hold, attempt("r", provider="nobody"))
+        hold = await reserve(spend, provider="unlisted")
+        return hold.nano_usd, await spend.settle(hold, attempt("r", provider="unlisted"))
 
     assert asyncio.run(run()) == (None, None)
     [(number, booked)] = spend.ledger.entries()
-    assert booked.status == "unpriced" and "nobody" in booked.reason
+    assert booked.status == "unpriced" and "unlisted" in booked.reason
     assert [(one.account, one.quantity) for one in spend.ledger.postings(number)] == [
-        ("unpriced:nobody/big:input", 100),
-        ("unpriced:nobody/big:output", 10),
+        ("unpriced:unlisted/big:input", 100),
+        ("unpriced:unlisted/big:output", 10),
     ]
 
 

@@ -32,7 +32,7 @@ class Checked(Struct, frozen=True):
 
 
 def check(ledger: Ledger, budgets: Budgets, prices: PriceBook) -> Checked:
-    """Check all of the ledger. Holds that nobody will settle are let go, which is noted."""
+    """Check all of the ledger. Holds that no process will settle are let go, which is noted."""
     database = ledger.database
     if not database.exists:
         return Checked(0, 0, (), ("there is no ledger yet",))

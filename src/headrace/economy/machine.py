@@ -1,7 +1,7 @@
 """The time of this machine at its owner's price, split over the requests that it was spent on.
 
 The rule: at every moment the price is divided equally among the requests that are accepted and have not
-ended. Their model computes them in the same steps, in which a row costs about the same whoever's it is.
+ended. Their model computes them in the same steps, in which a row costs about the same for every request.
 Moments without a request are idle and have an account of their own, so that requests and idle time are
 together the machine's price to the nano-dollar. What waits for its turn counts as accepted: it pays for
 being one of many.
@@ -92,7 +92,7 @@ class MachineMeter:
 
 
 class MachineRecorder:
-    """Books the shares of requests, and the idle time, in a thread of its own."""
+    """Records the shares of requests, and the idle time, in a thread of its own."""
 
     def __init__(self, ledger: Ledger, meter: MachineMeter, clock: Callable[[], float] = time.time) -> None:
         self._ledger, self._meter, self._clock = ledger, meter, clock
@@ -173,7 +173,7 @@ def machine_recorder(database: Database, usd_per_hour: float) -> MachineRecorder
 
 
 class MachineHandler:
-    """Books what requests take of this machine."""
+    """Records what requests take of this machine."""
 
     def __init__(self, inner: Handler, recorder: MachineRecorder) -> None:
         self._inner, self._recorder = inner, recorder
