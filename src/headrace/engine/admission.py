@@ -49,7 +49,7 @@ class Admission:
         if state is None:
             return
         events: list[EngineEvent] = [choice.end("cancelled") for choice in state.choices if not choice.done]
-        if state.beams is not None:
+        if state.group is not None:
             events += [ChoiceFinished(index, "cancelled") for index in range(state.request.params.n)]
         self._active.end(state, [*events, state.finished(self._clock())])
 

@@ -108,7 +108,7 @@ class Pacing:
         if target_s is None or not self.times.known or self.tier(sequence) is Tier.BATCH:
             return 0.0
         tokens = sequence.pending + sum(other.pending for other in running if other.pending > 1)
-        tokens += sum(other.pending for other in waiting if other.priority <= sequence.priority)
+        tokens += _waiting_tokens(other for other in waiting if other.priority <= sequence.priority)
         step_tokens = self.prefill_tokens(running, waited_s=0.0, contended=False, most=most)
         streams = [other for other in running if other.pending == 1]
         pairs = sum(other.computed + 1 for other in streams) + attended(sequence.pending // 2, step_tokens)
@@ -126,3 +126,13 @@ class Pacing:
                 prefill += chunk.length
             pairs += attended(chunk.start, chunk.length)
         self.times.note(StepWork(prefill, rows, pairs), seconds)
+
+
+def _waiting_tokens(waiting: Iterable[TokenSequence]) -> int:
+    """Tokens that are to be computed of them: the prompt of a request once for all its sequences."""
+    tokens, seen = 0, set[int | str]()
+    for sequence in waiting:
+        shared = sequence.prompt_length - 1 if sequence.request_id in seen else 0
+        tokens += max(0, sequence.pending - shared)
+        seen.add(sequence.request_id)
+    return tokens

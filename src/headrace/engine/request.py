@@ -41,7 +41,8 @@ class EngineRequest(Struct, frozen=True, kw_only=True):
     `visible_token_ids`. Every choice matches `constraint`, where there is one, or fails; `thinking` bounds
     its reasoning. `prediction` is the output that the client expects; where it is right, generation is
     faster. `scaling` ranks or votes on the choices; then a Selection comes before RequestFinished. With
-    `embed` an encoder makes a vector of the prompt.
+    `embed` an encoder makes a vector of the prompt. With `continuations` (token ids, at least one each)
+    nothing is generated: ContinuationsScored comes, and the sampling parameters have no effect.
     """
 
     prompt: tuple[int, ...]
@@ -59,6 +60,7 @@ class EngineRequest(Struct, frozen=True, kw_only=True):
     prediction: tuple[int, ...] = ()
     scaling: Scaling | None = None
     embed: EmbedParams | None = None
+    continuations: tuple[tuple[int, ...], ...] = ()
 
 
 class TokenLogprob(Struct, frozen=True):
@@ -113,6 +115,12 @@ class Embedding(Struct, frozen=True):
         return np.frombuffer(self.data, "<f4").reshape(self.rows, -1)
 
 
+class ContinuationsScored(Struct, frozen=True):
+    """Of each continuation the sum of the natural-log probabilities of its tokens after the prompt."""
+
+    logprobs: tuple[float, ...]
+
+
 class ChoiceFinished(Struct, frozen=True):
     """One choice has ended; `stop` is the stop string or stop-token id that ended it, if one did, or what of
     `scaling` did: "max_total_tokens" or "deadline_s" with reason "length", "vote" or "best_by" with
@@ -164,7 +172,14 @@ class RequestFailed(Struct, frozen=True):
 
 
 EngineEvent = (
-    PromptLogprobs | Delta | Embedding | ChoiceFinished | Selection | RequestFinished | RequestFailed
+    PromptLogprobs
+    | Delta
+    | Embedding
+    | ContinuationsScored
+    | ChoiceFinished
+    | Selection
+    | RequestFinished
+    | RequestFailed
 )
 Terminal = RequestFinished | RequestFailed
 EventCallback = Callable[[list[EngineEvent]], None]

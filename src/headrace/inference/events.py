@@ -120,6 +120,14 @@ class InputEmbedded(Struct, frozen=True):
     embedding: Embedding
 
 
+class PromptContinued(Struct, frozen=True):
+    """Of each continuation of a ScoringRequest the sum of the natural-log probabilities of its tokens after
+    this prompt."""
+
+    prompt: int
+    logprobs: tuple[float, ...]
+
+
 class PromptFinished(Struct, frozen=True):
     """Everything of a prompt or input has been sent. `seed` repeats its choices."""
 
@@ -137,5 +145,6 @@ InferenceEvent = (
     | OutputFinished
     | ChoicesRanked
     | InputEmbedded
+    | PromptContinued
     | PromptFinished
 )

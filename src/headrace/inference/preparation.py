@@ -32,6 +32,7 @@ from headrace.inference.requests import (
     GenerationRequest,
     InferenceRequest,
     Prompt,
+    ScoringRequest,
     TextPair,
 )
 from headrace.sampling.params import SamplingParams, with_defaults
@@ -68,6 +69,8 @@ def prepare_request(
         return _completion(request, model, call)
     if isinstance(request, EmbeddingRequest):
         return _embedding(request, model, call)
+    if isinstance(request, ScoringRequest):
+        return _scoring(request, model, call)
     raise TypeError(f"no handler for {type(request).__name__}")
 
 
@@ -211,6 +214,19 @@ def _embedding(request: EmbeddingRequest, model: LoadedModel, call: CallContext)
         for index, one in enumerate(read)
     )
     reader = OutputReader(model.tokenizer, [one.prompt for one in requests], 1, lambda: None)
+    return PreparedRequest(requests, reader, 1, None)
+
+
+def _scoring(request: ScoringRequest, model: LoadedModel, call: CallContext) -> PreparedRequest:
+    requests = tuple(
+        EngineRequest(
+            prompt=prompt,
+            continuations=request.continuations,
+            **_common(request, f"{request.id}-{index}", call),
+        )
+        for index, prompt in enumerate(request.prompts)
+    )
+    reader = OutputReader(model.tokenizer, request.prompts, 1, lambda: None)
     return PreparedRequest(requests, reader, 1, None)
 
 

@@ -116,6 +116,13 @@ class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
     suffix: str | None = None
 
 
+class ScoringRequest(InferenceRequest, frozen=True, kw_only=True):
+    """How likely each of `continuations` is after each of `prompts`, by a decoder; nothing is generated."""
+
+    prompts: tuple[tuple[int, ...], ...]
+    continuations: tuple[tuple[int, ...], ...]
+
+
 class TextPair(Struct, frozen=True):
     """Two texts that an encoder reads together, such as a query and a document."""
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from headrace.inference.call_context import CallContext
 from headrace.inference.keywords import new_id
@@ -13,6 +14,8 @@ from headrace.inference.model_runner import ModelRunner
 from headrace.inference.requests import EmbeddingRequest, TextPair
 from headrace.ops.value import Array
 from headrace.weights.head import Activation, Head
+
+Doubles = NDArray[np.float64]
 
 
 class Classification(Struct, frozen=True):
@@ -57,17 +60,24 @@ async def classify(
 
 def classification(head: Head, logits: Array, *, raw: bool = False) -> Classification:
     """The result of one row of logits [labels]."""
-    scores = logits if raw else activated(logits, head.activation)
-    return Classification(head.labels[int(np.argmax(scores))], tuple(map(float, scores)), head.labels)
+    return best_label(logits if raw else activated(logits, head.activation), head.labels)
 
 
-def activated(logits: Array, activation: Activation) -> Array:
-    """Logits [..., labels] as probabilities: of all labels together, of each, or as they are."""
-    if activation == "identity":
-        return logits
+def best_label(scores: Array | Doubles, labels: tuple[str, ...]) -> Classification:
+    """The result of scores [labels]."""
+    return Classification(labels[int(np.argmax(scores))], tuple(map(float, scores)), labels)
+
+
+def activated(logits: Array | Doubles, activation: Activation) -> Doubles:
+    """Logits [..., labels] as probabilities: of all labels together, of each, or as they are.
+
+    In float64, where a probability close to 1 is not rounded to it.
+    """
     wide = logits.astype(np.float64)
+    if activation == "identity":
+        return wide
     if activation == "sigmoid":
         with np.errstate(over="ignore"):  # 1 / inf = 0 is the correct limit
-            return (1 / (1 + np.exp(-wide))).astype(np.float32)
+            return 1 / (1 + np.exp(-wide))
     exponentials = np.exp(wide - wide.max(-1, keepdims=True))
-    return (exponentials / exponentials.sum(-1, keepdims=True)).astype(np.float32)
+    return exponentials / exponentials.sum(-1, keepdims=True)

@@ -13,11 +13,10 @@ from typing import Self
 import numpy as np
 from msgspec import Struct
 from msgspec import json as msgspec_json
-from numpy.typing import NDArray
 
 from headrace.errors import CorruptFile, InvalidRequest
 from headrace.ops.value import Array
-from headrace.tasks.classify import Classification, activated
+from headrace.tasks.classify import Classification, Doubles, activated, best_label
 from headrace.tasks.task_limits import MAX_LABELS, check_finite
 from headrace.weights.safetensors.reader import SafetensorsFile
 from headrace.weights.safetensors.writer import write_safetensors
@@ -27,7 +26,6 @@ SETTINGS_FILE, WEIGHTS_FILE = "text_classifier.json", "text_classifier.safetenso
 MAX_ITERATIONS = 500
 TOLERANCE = 1e-6
 _MAX_BYTES = 1 << 20
-Doubles = NDArray[np.float64]
 Embed = Callable[[Sequence[str]], Array]
 
 
@@ -48,10 +46,7 @@ class LogisticRegression(Struct, frozen=True, eq=False):
     def classify(self, vectors: Array) -> list[Classification]:
         """What it says of vectors [texts, size]."""
         scores = activated(vectors @ self.weights.T + self.bias, "softmax")
-        return [
-            Classification(self.labels[int(np.argmax(row))], tuple(map(float, row)), self.labels)
-            for row in scores
-        ]
+        return [best_label(row, self.labels) for row in scores]
 
 
 class TextClassifier:

@@ -23,7 +23,15 @@ HeadKind = Literal["classify", "token_classify", "masked_lm", "late_interaction"
 (GLiNER, the tagger)."""
 Activation = Literal["softmax", "sigmoid", "identity"]
 TaskName = Literal[
-    "generate", "embed", "token_embed", "sparse_embed", "classify", "token_classify", "entities", "rerank"
+    "generate",
+    "embed",
+    "token_embed",
+    "sparse_embed",
+    "classify",
+    "token_classify",
+    "entities",
+    "rerank",
+    "zero_shot",
 ]
 """What a model can be asked for."""
 
@@ -63,9 +71,18 @@ class Head(Struct, frozen=True, kw_only=True):
     @property
     def tasks(self) -> tuple[TaskName, ...]:
         """What a model with this head can be asked for. A classifier of one label scores pairs: a
-        cross-encoder."""
-        more: tuple[TaskName, ...] = ("rerank",) if self.kind == "classify" and len(self.labels) == 1 else ()
+        cross-encoder; one of entailment tells labels of any kind apart."""
+        more: tuple[TaskName, ...] = ()
+        if self.kind == "classify" and len(self.labels) == 1:
+            more = ("rerank",)
+        elif self.kind == "classify" and any(map(is_entailment, self.labels)):
+            more = ("zero_shot",)
         return _TASKS[self.kind] + more
+
+
+def is_entailment(label: str) -> bool:
+    """Whether a label of a classifier of pairs says that the second text follows from the first."""
+    return label.lower().startswith("entail")
 
 
 def read_head(folder: Path, config: Config | None = None) -> Head | None:

@@ -41,6 +41,8 @@ class Sequence(Struct, eq=False, kw_only=True):
     arrival_s: float = 0.0  # monotonic clock
     cost_tokens: int = 0  # that its account is charged when it is admitted; 0 once it is
     scores: bool = False  # the logits of the whole prompt are output; False again when it is computed
+    scored_from: int = 0  # with `scores`: the token whose logits are the first that are output
+    continues: bool = False  # with `scores`: to the last token, and the prompt's full pages are shared
 
     rank: tuple[float, int] = (0.0, 0)  # lower is more important; total order, see Scheduler
     state: State = State.WAITING
