@@ -18,7 +18,8 @@ from headrace.inference.events import InferenceEvent, OutputDelta, OutputFinishe
 from headrace.inference.handler import EventBatches
 from headrace.inference.keywords import new_call
 from headrace.inference.requests import ChatRequest, CompletionRequest, InferenceRequest
-from headrace.tasks.guards.handler import ContentBlocked, GuardHandler
+from headrace.tasks.guards.handler import GuardHandler
+from headrace.tasks.guards.input import ContentBlocked
 from headrace.tasks.guards.sentences import Sentences
 from headrace.tasks.guards.settings import read_guards
 

@@ -22,7 +22,7 @@ class CallContext:
 
     `arrival_s` is monotonic. A `background` call yields to all others. Handlers fill in `model`, `usages`
     (one per prompt), `first_token_s` (from arrival), `load_s` (waiting for the model),
-    `warnings` and `verdicts`.
+    `warnings` and `verdicts` (of guards: what replies, and a record of how a request was answered, show).
     """
 
     request_id: str
@@ -38,6 +38,8 @@ class CallContext:
     error: HeadraceError | None = None
     running: list[asyncio.Future[None]] = field(default_factory=list["asyncio.Future[None]"])
     """Resolve when what was cancelled has really ended, which a client need not wait for."""
+    stops: dict[str, Callable[[int], None]] = field(default_factory=dict[str, Callable[[int], None]])
+    """Of each request that is computed, by its id: computes no more of a prompt, whose last events come."""
 
     def warn(self, param: str, message: str) -> None:
         """Add a warning: the parameter was accepted and has no effect, or another one than usual."""

@@ -9,7 +9,16 @@ from msgspec import Struct
 from headrace.chat.messages import ToolCall
 from headrace.chat.tool_formats.events import AnswerEvent, Reasoning, Text
 from headrace.engine.request import Selection, Timing, Usage
-from headrace.inference.events import InferenceEvent, OutputDelta, OutputFinished, Prepared, TokenText
+from headrace.inference.call_context import CallContext
+from headrace.inference.events import (
+    GuardVerdict,
+    InferenceEvent,
+    OutputDelta,
+    OutputFinished,
+    ParameterWarning,
+    Prepared,
+    TokenText,
+)
 from headrace.inference.result import ChoiceResult, PromptResult, ResultCollector
 
 
@@ -29,7 +38,8 @@ class Choice(Struct, frozen=True):
 class Completion(Struct, frozen=True):
     """The answer to one prompt; `text`, `tokens`, `finish_reason`, `reasoning` and `tool_calls` are those of
     the first choice. With `vote`, `best_by` or `max_total_tokens` the choices are in the order of the
-    `selection`, the winner first. `prompt_logprobs` has all tokens of the prompt but the first.
+    `selection`, the winner first. `prompt_logprobs` has all tokens of the prompt but the first. `warnings`
+    name parameters that had no effect, or another one than usual; `guards` are the verdicts of guards.
     """
 
     choices: tuple[Choice, ...]
@@ -38,6 +48,8 @@ class Completion(Struct, frozen=True):
     seed: int
     prompt_logprobs: tuple[TokenText, ...] = ()
     selection: Selection | None = None
+    warnings: tuple[ParameterWarning, ...] = ()
+    guards: tuple[GuardVerdict, ...] = ()
 
     @property
     def text(self) -> str:
@@ -74,8 +86,8 @@ class CompletionChunk(Struct, frozen=True):
 class ChunkReader:
     """Turns the events of a request with one prompt into chunks; the last one has the completion."""
 
-    def __init__(self, prepared: Prepared) -> None:
-        self._collector = ResultCollector(1, prepared.choices)
+    def __init__(self, prepared: Prepared, call: CallContext) -> None:
+        self._collector, self._call = ResultCollector(1, prepared.choices), call
 
     def read(self, events: Sequence[InferenceEvent]) -> list[CompletionChunk]:
         """The chunks of a batch of events."""
@@ -89,7 +101,7 @@ class ChunkReader:
     def last(self) -> CompletionChunk:
         """The chunk at the end of the stream."""
         [result] = self._collector.prompts
-        return CompletionChunk("", completion=_completion(result))
+        return CompletionChunk("", completion=_completion(result, self._call))
 
 
 def _chunk(choice: int, parts: Sequence[AnswerEvent], tokens: tuple[int, ...]) -> CompletionChunk:
@@ -98,12 +110,21 @@ def _chunk(choice: int, parts: Sequence[AnswerEvent], tokens: tuple[int, ...]) -
     return CompletionChunk(text, choice, tokens, reasoning=reasoning)
 
 
-def _completion(result: PromptResult) -> Completion:
+def _completion(result: PromptResult, call: CallContext) -> Completion:
     selection, ended = result.selection, result.ended
     scores = dict(enumerate(selection.scores)) if selection is not None else {}
     choices = tuple(_choice(one, scores.get(result.choices.index(one))) for one in result.ranked())
     prompt_logprobs = () if result.scores is None else result.scores[1:]
-    return Completion(choices, ended.usage, ended.timing, ended.seed, prompt_logprobs, selection)
+    return Completion(
+        choices,
+        ended.usage,
+        ended.timing,
+        ended.seed,
+        prompt_logprobs,
+        selection,
+        tuple(call.warnings),
+        tuple(call.verdicts),
+    )
 
 
 def _choice(result: ChoiceResult, score: float | None) -> Choice:

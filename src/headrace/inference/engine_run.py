@@ -139,6 +139,10 @@ class EngineRun:
         self.cancel()
         self._notify()
 
+    def stop(self, index: int) -> None:
+        """Compute no more of a request. Unlike those of `cancel`, its last events come, with its usage."""
+        self._handles[index].cancel()
+
     def cancel(self) -> None:
         """Stop what has not ended; its pages are free within one step."""
         if not self._cancelled and not self.finished.done():

@@ -99,6 +99,7 @@ class GenerateKeywords(SamplingKeywords, total=False):
     deadline_s: float | None
     priority: int | None
     disable_additional_properties: bool | None
+    guard: str | Sequence[str] | Mapping[str, Any] | None
 
 
 class ChatKeywords(GenerateKeywords, total=False):

@@ -103,6 +103,7 @@ class LocalHandler:
         self.queued_tokens += waiting
         try:
             await self._submit(run, prepared, model, quick=tokens <= QUICK_TOKENS)
+            call.stops[request.id] = run.stop
             # Where it may be refused because of its target, no reply begins before that is decided.
             first = await run.next() if model.engine.limits.pace.refuses else []
             yield [Started()]
@@ -114,6 +115,7 @@ class LocalHandler:
                 yield [event for index, events in indexed for event in read(index, events)]
         finally:
             self.queued_tokens -= waiting
+            call.stops.pop(request.id, None)
             run.cancel()  # pages are free after the current step, which nothing here waits for
             call.running.append(run.finished)
             call.when_ended(lambda: self.runs.discard(run))

@@ -243,7 +243,8 @@ def _prompt_of(
 ) -> str:
     """The text in front of an input of an embedder. InvalidRequest where a prompt is named for what takes
     none."""
-    if isinstance(given, str) and request.task in _PROMPTED:
+    fitted = model.head is not None and model.head.kind == "fitted"
+    if isinstance(given, str) and (request.task in _PROMPTED or fitted):
         return model.input_rules.prompt(request.prompt_name)
     if request.prompt_name is not None:
         raise InvalidRequest(

@@ -11,8 +11,8 @@ from headrace.inference.keywords import new_id
 from headrace.inference.model_runner import ModelRunner
 from headrace.inference.preparation import chat_prompt, chat_tokens, check_characters
 from headrace.inference.requests import ChatRequest
-from headrace.tasks.classify import Classification, activated, best_label
 from headrace.tasks.continuation_logprobs import Ids, continuation_logprobs
+from headrace.tasks.label_scores import Classification, activated, best_label
 from headrace.tasks.task_limits import check_labels
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ async def choose(
 async def choose_each(
     runner: ModelRunner,
     name: str | None,
-    prompts: Sequence[str] | Sequence[Sequence[Message]],
+    prompts: Sequence[str | Sequence[Message]],
     labels: Sequence[str],
     call: CallContext,
     *,

@@ -11,8 +11,8 @@ from headrace.inference.call_context import CallContext
 from headrace.inference.model_runner import ModelRunner
 from headrace.inference.preparation import check_characters
 from headrace.inference.requests import TextPair
-from headrace.tasks.classify import activated
 from headrace.tasks.continuation_logprobs import Ids, continuation_logprobs
+from headrace.tasks.label_scores import activated
 
 if TYPE_CHECKING:
     from headrace.engine.client import LoadedModel

@@ -18,8 +18,9 @@ from headrace.inference.call_context import CallContext
 from headrace.inference.keywords import new_id
 from headrace.inference.model_runner import ModelRunner
 from headrace.inference.requests import EmbeddingRequest, TextPair
-from headrace.tasks.classify import activated, classify
+from headrace.tasks.classify import classify
 from headrace.tasks.judge import judge, judges
+from headrace.tasks.label_scores import activated
 from headrace.tasks.late_interaction import max_sim, token_vectors
 from headrace.tasks.task_limits import check_count, check_texts
 

@@ -14,7 +14,7 @@ from headrace.inference.model_runner import ModelRunner
 from headrace.inference.preparation import check_characters
 from headrace.inference.requests import EmbeddingRequest
 from headrace.ops.value import Array
-from headrace.tasks.classify import activated
+from headrace.tasks.label_scores import activated
 from headrace.tasks.token_labels import Aggregation, TokenEntity, TokenScores, merged, read_entities
 from headrace.tokenization.tokenizer import MarkedTokens
 from headrace.weights.head import Head

@@ -14,7 +14,8 @@ from headrace.inference.keywords import new_id
 from headrace.inference.model_runner import ModelRunner
 from headrace.inference.requests import EmbeddingRequest, TextPair
 from headrace.tasks.choose import choose_each
-from headrace.tasks.classify import Classification, activated, best_label, classify
+from headrace.tasks.classify import classify
+from headrace.tasks.label_scores import Classification, activated, best_label
 from headrace.tasks.task_limits import check_labels, check_texts
 from headrace.weights.head import is_entailment
 

@@ -13,14 +13,15 @@ from headrace.weights import strict_json
 from headrace.weights.checkpoint import MAX_CONFIG_BYTES
 from headrace.weights.config_json import Config, find, integer, refused, text, texts
 from headrace.weights.confined import confined
+from headrace.weights.fitted_head import read_fitted
 from headrace.weights.input_rules import colbert_size
 from headrace.weights.modules import read_modules
 from headrace.weights.span_head import has_span_head
 
-HeadKind = Literal["classify", "token_classify", "masked_lm", "late_interaction", "spans"]
+HeadKind = Literal["classify", "token_classify", "masked_lm", "late_interaction", "spans", "fitted"]
 """Scores of a text for labels, of each token for labels, of a text for the entries of the vocabulary
 (SPLADE), vectors of each token for late interaction (ColBERT), states of each token that a span head reads
-(GLiNER, the tagger)."""
+(GLiNER, the tagger), vectors that a fitted classifier reads (few_shot.py)."""
 Activation = Literal["softmax", "sigmoid", "identity"]
 TaskName = Literal[
     "generate",
@@ -41,6 +42,7 @@ _TASKS: dict[HeadKind, tuple[TaskName, ...]] = {
     "masked_lm": ("sparse_embed",),
     "late_interaction": ("token_embed", "rerank"),
     "spans": ("entities",),
+    "fitted": ("classify",),
 }
 _CLASSIFIES = {"ForSequenceClassification": "classify", "ForTokenClassification": "token_classify"}
 _HEAD = re.compile(rf"\w+({'|'.join(_CLASSIFIES)})$")
@@ -93,6 +95,8 @@ def read_head(folder: Path, config: Config | None = None) -> Head | None:
     """
     if not folder.is_dir():
         return None
+    if fitted := read_fitted(folder):
+        return Head(kind="fitted", labels=fitted.labels, activation="softmax")
     if has_span_head(folder):
         return Head(kind="spans")
     if config is None:
