@@ -109,9 +109,8 @@ def load(folder: Path, size: int, encoder: Collection[str] | None = None) -> Log
         with SafetensorsFile(confined(folder, WEIGHTS_FILE)) as file:
             weights, bias = (file.float32(file.tensors[name]) for name in ("weights", "bias"))
     except FileNotFoundError:
-        raise InvalidRequest(
-            f"{WEIGHTS_FILE} is missing: save the classifier again", param="folder"
-        ) from None
+        message = f"{WEIGHTS_FILE} is missing: save the classifier again"
+        raise InvalidRequest(message, param="folder") from None
     except CorruptFile:
         raise
     except Exception as error:  # whatever the reader says
