@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from headrace.config.settings import default_cache_dir
 from headrace.engine.client import LoadedModel
-from headrace.errors import EngineStopped
+from headrace.errors import EngineStopped, UsageError
 from headrace.inference.completion import ChunkReader, Completion, CompletionChunk, last_async, last_of
 from headrace.inference.handler import Handler, OpenStream, open_stream
 from headrace.inference.keyword_types import ChatKeywords, GenerateKeywords, ModelKeywords
@@ -56,6 +56,11 @@ class _Model:
         **options: Unpack[ModelKeywords],
     ) -> None:
         name = None if model is None else str(model)
+        if options.get("slo_policy") == "degrade":
+            raise UsageError(
+                "slo_policy degrade needs a server, which has other models: refuse or serve",
+                param="slo_policy",
+            )
         loaded = load_model(name, _engine_options(type(self).__name__, options), progress=progress)
         self._source = OneModel(loaded)
         self._threads = ModelThreads(1)

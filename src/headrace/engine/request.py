@@ -30,6 +30,18 @@ class EmbedParams(Struct, frozen=True):
     unseen: int = 0
 
 
+class Targets(Struct, frozen=True):
+    """A request's own targets in seconds: to the first token, and per token after it; None: the model's.
+
+    Unless it may be `urgent`, no step is shortened for targets tighter than the model's: they only decide
+    what becomes of the request where it is predicted to miss them.
+    """
+
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    urgent: bool = True
+
+
 class EngineRequest(Struct, frozen=True, kw_only=True):
     """One prompt with its parameters; `params.n` choices come back.
 
@@ -42,7 +54,8 @@ class EngineRequest(Struct, frozen=True, kw_only=True):
     its reasoning. `prediction` is the output that the client expects; where it is right, generation is
     faster. `scaling` ranks or votes on the choices; then a Selection comes before RequestFinished. With
     `embed` an encoder makes a vector of the prompt. With `continuations` (token ids, at least one each)
-    nothing is generated: ContinuationsScored comes, and the sampling parameters have no effect.
+    nothing is generated: ContinuationsScored comes, and the sampling parameters have no effect. `slo` are
+    its own targets.
     """
 
     prompt: tuple[int, ...]
@@ -61,6 +74,7 @@ class EngineRequest(Struct, frozen=True, kw_only=True):
     scaling: Scaling | None = None
     embed: EmbedParams | None = None
     continuations: tuple[tuple[int, ...], ...] = ()
+    slo: Targets | None = None
 
 
 class TokenLogprob(Struct, frozen=True):
@@ -149,12 +163,13 @@ class Selection(Struct, frozen=True):
 
 class Timing(Struct, frozen=True):
     """Seconds on the monotonic clock: from submission to first scheduling, first token and the end.
-    `late_s` was predicted for the first token where that is later than the model's target, else it is 0."""
+    `late_s` was predicted for the first token where that is later than `target_s`, else both are 0."""
 
     queue_s: float
     first_token_s: float
     total_s: float
     late_s: float = 0.0
+    target_s: float = 0.0
 
 
 class RequestFinished(Struct, frozen=True):

@@ -143,6 +143,9 @@ class RequestBuilder:
             cost_tokens=0 if generated else max_length,  # a beam goes on with what was charged
             priority=request.priority,
             arrival_s=state.submitted_s,
+            ttft_s=None if request.slo is None else request.slo.ttft_s,
+            tpot_s=None if request.slo is None else request.slo.tpot_s,
+            urgent=request.slo is None or request.slo.urgent,
             scores=request.params.prompt_logprobs is not None and index == 0 and len(request.prompt) > 1,
         )
 

@@ -181,7 +181,8 @@ class RequestState(Struct, eq=False):
     seed: int
     submitted_s: float
     choices: list[ChoiceState] = field(default_factory=list[ChoiceState])
-    late_s: float = 0.0  # predicted for its first token, where that is too late
+    late_s: float = 0.0  # predicted for its first token, where that is after `target_s`
+    target_s: float = 0.0
     scheduled_s: float | None = None
     first_token_s: float | None = None
     group: SequenceGroup | None = None  # instead of choices
@@ -200,6 +201,7 @@ class RequestState(Struct, eq=False):
             first_token_s=(self.first_token_s or now_s) - self.submitted_s,
             total_s=now_s - self.submitted_s,
             late_s=self.late_s,
+            target_s=self.target_s,
         )
         return RequestFinished(self._usage() if self.group is None else self.group.usage(), timing, self.seed)
 

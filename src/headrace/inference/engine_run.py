@@ -8,7 +8,6 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from headrace.engine.pacing import PaceOptions
 from headrace.engine.request import (
     Delta,
     EngineEvent,
@@ -175,16 +174,16 @@ class EngineRun:
         if isinstance(last, RequestFinished):
             self._call.usages.append(last.usage)
             if last.timing.late_s:
-                self._warn_late(last.timing, self._engine.limits.pace)
+                self._warn_late(last.timing)
         if isinstance(last, RequestFinished | RequestFailed):
             self._ended(1)
         self._notify()
 
-    def _warn_late(self, timing: Timing, pace: PaceOptions) -> None:
+    def _warn_late(self, timing: Timing) -> None:
         self._call.warn(
             "slo",
             f"the first token was predicted after {timing.late_s:.2f} s and came after "
-            f"{timing.first_token_s:.2f} s, the model's target is {pace.ttft_s:g} s: it was served late",
+            f"{timing.first_token_s:.2f} s, the target is {timing.target_s:g} s: it was served late",
         )
 
     def _bound(self, more_bytes: int) -> None:

@@ -33,6 +33,7 @@ class ModelKeywords(TypedDict, total=False):
     max_turn_ms: float
     slo: Mapping[str, float] | None
     slo_policy: SloPolicy
+    slo_fallback: str | None
     cache_dir: Path | str | None
     offline: bool
     memory_bytes: int | None

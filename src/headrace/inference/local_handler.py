@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from headrace import __version__
 from headrace.engine.validation import MAX_PRIORITY
-from headrace.errors import InvalidRequest
+from headrace.errors import InvalidRequest, TargetUnreachable
 from headrace.grammar.constraint import GrammarError
 from headrace.inference.call_context import CallContext
 from headrace.inference.engine_run import EngineRun
@@ -33,6 +33,14 @@ HASHED_BYTES = 64 * 1024  # of the beginning and the end of each file of weights
 QUICK_TOKENS = 4 * 1024
 QUICK_CHARACTERS = 4 * 1024
 """Smaller requests are prepared and submitted on the event loop: handing them to a thread takes longer."""
+
+
+class Degraded(Exception):
+    """A model would be late, and another one is to answer."""
+
+    def __init__(self, refusal: TargetUnreachable, fallback: str) -> None:
+        super().__init__(refusal.message)
+        self.refusal, self.fallback, self.message = refusal, fallback, refusal.message
 
 
 class LocalHandler:
@@ -57,17 +65,42 @@ class LocalHandler:
 
     async def handle(self, request: InferenceRequest, call: CallContext) -> EventBatches:
         """See `Handler.handle`."""
+        try:
+            async with aclosing(self._answer(request, call)) as batches:
+                async for batch in batches:
+                    yield batch
+            return
+        except Degraded as error:
+            late = error
+        call.warn("slo", f"{late.message}; {late.fallback} answers instead of {call.model}")
+        try:
+            async with aclosing(self._answer(replace(request, model=late.fallback), call)) as batches:
+                async for batch in batches:
+                    yield batch
+        except Degraded as error:  # late, too: there is no third one
+            raise error.refusal from None
+
+    async def _answer(self, request: InferenceRequest, call: CallContext) -> EventBatches:
+        """The events of one model. Degraded, before any of them, where another one is to answer."""
         asked_s = time.monotonic()
         model, release = await self._models.acquire(request.model, request.keep_alive_s, call)
-        call.load_s = time.monotonic() - asked_s
+        call.load_s += time.monotonic() - asked_s
         try:
             self._check_kind(request, model)
             prepared = await self._prepared(request, model, call)
-            yield [_announced(request, prepared, model)]
+            announced = _announced(request, prepared, model)
+            fallback = model.engine.limits.pace.fallback if _may_be_refused(request, model) else None
+            if fallback is None:
+                yield [announced]
             run = self._run if prepared.otherwise is None else self._run_once_or_again
             async with aclosing(run(request, prepared, model, call)) as batches:
                 async for batch in batches:
+                    if fallback is not None and isinstance(batch[0], Started):
+                        yield [announced]
                     yield batch
+        except TargetUnreachable as error:
+            fallback = model.engine.limits.pace.fallback
+            raise error if fallback is None else Degraded(error, fallback) from None
         finally:
             call.when_ended(release)
 
@@ -105,7 +138,7 @@ class LocalHandler:
             await self._submit(run, prepared, model, quick=tokens <= QUICK_TOKENS)
             call.stops[request.id] = run.stop
             # Where it may be refused because of its target, no reply begins before that is decided.
-            first = await run.next() if model.engine.limits.pace.refuses else []
+            first = await run.next() if _may_be_refused(request, model) else []
             yield [Started()]
             while indexed := first or await run.next():
                 first = []
@@ -169,6 +202,10 @@ class LocalHandler:
         if self._bridge is None or self._bridge.loop is not loop:
             self._bridge = EventBridge(loop)
         return self._bridge
+
+
+def _may_be_refused(request: InferenceRequest, model: LoadedModel) -> bool:
+    return model.engine.limits.pace.refuses(None if request.slo is None else request.slo.ttft_s)
 
 
 def _announced(request: InferenceRequest, prepared: PreparedRequest, model: LoadedModel) -> Prepared:

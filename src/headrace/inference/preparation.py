@@ -293,6 +293,7 @@ def _common(request: InferenceRequest, request_id: str, call: CallContext) -> di
         "account": call.account.cache_salt,  # unlike its name, no other account has it
         "priority": request.priority,
         "deadline_s": request.deadline_s,
+        "slo": request.slo,
     }
 
 

@@ -9,6 +9,7 @@ from msgspec import Struct, field
 
 from headrace.chat.messages import Message
 from headrace.chat.tools import ToolUse
+from headrace.engine.request import Targets
 from headrace.grammar.constraint import Constraint
 from headrace.weights.head import TaskName
 
@@ -55,7 +56,7 @@ class InferenceRequest(Struct, frozen=True, kw_only=True):
 
     `model` None is the default model, kept loaded for `keep_alive_s` after its use (None: as configured).
     `cache_key` separates prefix caches within an account. A lower `priority` runs sooner; `deadline_s`
-    counts from submission.
+    counts from submission. `slo` are targets of its own.
     """
 
     id: str
@@ -64,6 +65,7 @@ class InferenceRequest(Struct, frozen=True, kw_only=True):
     cache_key: str | None = None
     priority: int = 0
     deadline_s: float | None = None
+    slo: Targets | None = None
 
 
 class GenerationRequest(InferenceRequest, frozen=True, kw_only=True):

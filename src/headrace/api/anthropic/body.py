@@ -8,7 +8,9 @@ from typing import Annotated, Any, ClassVar, Literal
 from msgspec import Meta, Struct, field
 
 from headrace.api.http.body import RequestBody, Values
+from headrace.api.http.guard_names import GuardNames
 from headrace.api.http.sampling_fields import bounds
+from headrace.api.http.targets import SloBody
 from headrace.errors import InvalidRequest
 from headrace.inference.events import ParameterWarning
 from headrace.sampling.params import MAX_STOPS
@@ -252,3 +254,5 @@ class MessageBody(PromptBody, kw_only=True):
     top_p: Annotated[float, bounds("top_p")] | None = None
     top_k: Annotated[int, bounds("top_k")] | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
+    slo: SloBody | None = None
+    guard: GuardNames = None

@@ -10,6 +10,8 @@ from starlette.responses import Response
 
 from headrace.api.http.call_context import HttpCall, call_of
 from headrace.api.http.generation import respond
+from headrace.api.http.guard_names import guard_names
+from headrace.api.http.targets import targets_of
 from headrace.api.ollama.bodies import AnswerBody
 from headrace.api.ollama.delta import OllamaDelta
 from headrace.api.ollama.model_names import ResolvedModel, unload_model, use_model
@@ -61,4 +63,6 @@ def generation(body: AnswerBody, used: ResolvedModel, call: HttpCall) -> dict[st
         "context_limit": options.num_ctx,
         "fit_context": True,
         "constraint": body.constraint(),
+        "slo": targets_of(body.slo),
+        "guards": guard_names(body.guard),
     }

@@ -15,6 +15,7 @@ from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.event_stream import chunks
 from headrace.api.http.generation import answer, respond
 from headrace.api.http.sampling_fields import bounds
+from headrace.api.http.targets import targets_of
 from headrace.api.openai.best_of import ScalingBody
 from headrace.api.openai.generation_body import NO_EFFECT, TOOLS
 from headrace.api.openai.logprobs import chat_logprobs, prompt_logprobs
@@ -177,6 +178,7 @@ class ChatBody(ScalingBody, kw_only=True):
             cache_key=self.prompt_cache_key,
             priority=self.urgency,
             deadline_s=self.deadline_s,
+            slo=targets_of(self.slo),
             guards=self.guards,
             messages=tuple(messages_from_openai(self.messages)),
             tools=tool_use_from_openai(self.tools, self.tool_choice, self.parallel_tool_calls),
@@ -208,7 +210,12 @@ class ChatBody(ScalingBody, kw_only=True):
     def reply(self, reply_id: str) -> OpenAIReply:
         """The format of the reply."""
         options = ReplyOptions(
-            reply_id, self.keep, self.scaling(), self.streaming, shows_prompt=bool(self.verbose)
+            reply_id,
+            self.keep,
+            self.scaling(),
+            self.streaming,
+            shows_prompt=bool(self.verbose),
+            priority=self.tier_priority,
         )
         return OpenAIReply(options, lambda _: ChatFormatter(self))
 

@@ -15,6 +15,7 @@ from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.event_stream import chunks
 from headrace.api.http.generation import answer, respond
 from headrace.api.http.sampling_fields import bounds
+from headrace.api.http.targets import targets_of
 from headrace.api.openai.best_of import ScalingBody
 from headrace.api.openai.logprobs import echoed_logprobs, joined_logprobs, prompt_logprobs, text_logprobs
 from headrace.api.openai.prompts import PROMPTS, read_prompts
@@ -53,6 +54,7 @@ class CompletionBody(ScalingBody, kw_only=True):
             cache_key=self.prompt_cache_key,
             priority=self.urgency,
             deadline_s=self.deadline_s,
+            slo=targets_of(self.slo),
             guards=self.guards,
             prompts=read_prompts(self.prompt, "prompt"),
             suffix=self.suffix,
@@ -64,7 +66,9 @@ class CompletionBody(ScalingBody, kw_only=True):
 
     def reply(self, reply_id: str) -> OpenAIReply:
         """The format of the reply."""
-        options = ReplyOptions(reply_id, self.keep, self.scaling(), self.streaming)
+        options = ReplyOptions(
+            reply_id, self.keep, self.scaling(), self.streaming, priority=self.tier_priority
+        )
         return OpenAIReply(options, lambda prepared: TextFormatter(self, prepared))
 
     def _logprobs(self) -> dict[str, Any]:
