@@ -49,10 +49,10 @@ class Models:
 
 
 def model(
-    name: str, pace: PaceOptions = PaceOptions(), refusal: TargetUnreachable | None = None
+    name: str, pace: PaceOptions | None = None, refusal: TargetUnreachable | None = None
 ) -> FakeModel:
     engine = FakeEngine()
-    engine.limits = replace(engine.limits, pace=pace)
+    engine.limits = replace(engine.limits, pace=pace or PaceOptions())
     engine.refusal = refusal
     return FakeModel(name=name, engine=engine)
 
