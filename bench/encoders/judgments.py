@@ -1,4 +1,4 @@
-"""The same judgment by an encoder's vector, by scoring labels and by generating the label: accuracy and speed.
+"""One judgment by an encoder's vector, by scoring labels and by generating the label: accuracy and speed.
 
     .venv/bin/python bench/encoders/judgments.py DATA [--intents 20] [--texts 100] [--rounds 5]
 

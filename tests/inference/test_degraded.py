@@ -48,9 +48,7 @@ class Models:
         return ModelMetrics()
 
 
-def model(
-    name: str, pace: PaceOptions | None = None, refusal: TargetUnreachable | None = None
-) -> FakeModel:
+def model(name: str, pace: PaceOptions | None = None, refusal: TargetUnreachable | None = None) -> FakeModel:
     engine = FakeEngine()
     engine.limits = replace(engine.limits, pace=pace or PaceOptions())
     engine.refusal = refusal

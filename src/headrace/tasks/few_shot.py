@@ -23,6 +23,9 @@ from headrace.weights.safetensors.reader import SafetensorsFile
 from headrace.weights.safetensors.writer import write_safetensors
 from headrace.weights.tensor_output import TensorOutput
 
+STRENGTH = 1e-4
+"""Of ten times more, embeddings of length 1 hardly tell 77 labels apart: 54 % right of Banking77 instead of
+60 %, with ten examples of each and the model `embed`; of a hundred times more 44 %."""
 MAX_ITERATIONS = 500
 TOLERANCE = 1e-6
 Embed = Callable[[Sequence[str]], Array]
@@ -154,7 +157,7 @@ def check_examples(
     return [text for text, _ in pairs], [label for _, label in pairs]
 
 
-def fit(vectors: Array, labels: Sequence[str], *, strength: float = 0.01) -> LogisticRegression:
+def fit(vectors: Array, labels: Sequence[str], *, strength: float = STRENGTH) -> LogisticRegression:
     """Softmax regression on vectors [texts, size] with an L2 penalty of `strength`, by gradient descent with
     Nesterov's momentum and a step below the loss's curvature; the same numbers each time."""
     check_finite(strength, "strength")

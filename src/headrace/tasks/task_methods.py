@@ -13,7 +13,7 @@ from headrace.ops.value import Array
 from headrace.tasks.embed import pooled
 from headrace.tasks.entities import Entity
 from headrace.tasks.entity_finders.search import EntityKeywords
-from headrace.tasks.few_shot import AsyncTextClassifier, Examples, TextClassifier
+from headrace.tasks.few_shot import STRENGTH, AsyncTextClassifier, Examples, TextClassifier
 from headrace.tasks.label_scores import Classification
 from headrace.tasks.late_interaction import Role
 from headrace.tasks.pii.keywords import RedactKeywords
@@ -153,7 +153,7 @@ class BlockingTasks(TaskWork):
         generated: the tokens of the labels are scored. `raw` scores are log-probabilities."""
         return self._run(self._choose(prompt, labels, raw))
 
-    def fit_classifier(self, examples: Examples, *, strength: float = 0.01) -> TextClassifier:
+    def fit_classifier(self, examples: Examples, *, strength: float = STRENGTH) -> TextClassifier:
         """A classifier of texts from a few examples of each label: pairs (text, label), or texts by label.
 
         The model must be an embedder. Training takes seconds and gives the same numbers each time; a larger
@@ -263,7 +263,7 @@ class AsyncTasks(TaskWork):
         """See `LLM.choose`."""
         return await self._choose(prompt, labels, raw)
 
-    async def fit_classifier(self, examples: Examples, *, strength: float = 0.01) -> AsyncTextClassifier:
+    async def fit_classifier(self, examples: Examples, *, strength: float = STRENGTH) -> AsyncTextClassifier:
         """See `LLM.fit_classifier`."""
         return AsyncTextClassifier(await self._fitted(examples, strength), self._encoder, self._unit_vectors)
 

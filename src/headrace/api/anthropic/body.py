@@ -7,10 +7,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, Struct, field
 
-from headrace.api.http.body import RequestBody, Values
-from headrace.api.http.guard_names import GuardNames
+from headrace.api.http.body import GuardNames, RequestBody, SloBody, Values
 from headrace.api.http.sampling_fields import bounds
-from headrace.api.http.targets import SloBody
 from headrace.errors import InvalidRequest
 from headrace.inference.events import ParameterWarning
 from headrace.sampling.params import MAX_STOPS

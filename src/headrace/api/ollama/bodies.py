@@ -8,9 +8,7 @@ from typing import Annotated, Any, ClassVar, Final, cast
 
 from msgspec import Meta
 
-from headrace.api.http.body import RequestBody, Values, checked, loose
-from headrace.api.http.guard_names import GuardNames
-from headrace.api.http.targets import SloBody
+from headrace.api.http.body import GuardNames, RequestBody, SloBody, Values, checked, loose
 from headrace.api.ollama.options import Options
 from headrace.errors import InvalidRequest
 from headrace.grammar.constraint import Constraint, schema_constraint

@@ -8,10 +8,9 @@ from typing import Any
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from headrace.api.http.body import guard_names, targets_of
 from headrace.api.http.call_context import HttpCall, call_of
 from headrace.api.http.generation import respond
-from headrace.api.http.guard_names import guard_names
-from headrace.api.http.targets import targets_of
 from headrace.api.ollama.bodies import AnswerBody
 from headrace.api.ollama.delta import OllamaDelta
 from headrace.api.ollama.model_names import ResolvedModel, unload_model, use_model

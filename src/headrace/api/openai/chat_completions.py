@@ -9,13 +9,12 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from headrace.api.http.body import Values, checked_body, loose, read_checked
+from headrace.api.http.body import Values, checked_body, loose, read_checked, targets_of
 from headrace.api.http.call_context import HttpCall
 from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.event_stream import chunks
 from headrace.api.http.generation import answer, respond
 from headrace.api.http.sampling_fields import bounds
-from headrace.api.http.targets import targets_of
 from headrace.api.openai.best_of import ScalingBody
 from headrace.api.openai.generation_body import NO_EFFECT, TOOLS
 from headrace.api.openai.logprobs import chat_logprobs, prompt_logprobs

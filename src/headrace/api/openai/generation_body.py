@@ -7,10 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, Struct, defstruct
 
-from headrace.api.http.body import RequestBody, Values, converted, loose, without_effect
-from headrace.api.http.guard_names import GuardNames, guard_names
+from headrace.api.http.body import (
+    GuardNames,
+    RequestBody,
+    SloBody,
+    Values,
+    converted,
+    guard_names,
+    loose,
+    without_effect,
+)
 from headrace.api.http.sampling_fields import given_sampling, sampling_fields
-from headrace.api.http.targets import SloBody
 from headrace.api.openai.response_format import (
     GUIDED,
     RESPONSE_FORMAT,

@@ -7,8 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, cast
 
 from msgspec import Meta, Struct
 
-from headrace.api.http.body import Json, Values, loose, without_effect
-from headrace.api.http.targets import targets_of
+from headrace.api.http.body import Json, Values, loose, targets_of, without_effect
 from headrace.api.openai.batches import Metadata
 from headrace.api.openai.generation_body import TOOL_NAME, GenerationBody
 from headrace.api.openai.response_format import constraint_of
