@@ -126,8 +126,8 @@ def encoder_config(config: Config, beside: Config | None) -> Config:
     if given is not None and not isinstance(given, dict):
         raise CorruptFile(f"{GLINER} has an encoder_config that is not an object: fetch it again")
     found = cast("Config | None", given) or beside
+    name = text(config, "model_name", "microsoft/deberta-v3-small")
     if not found or (found is beside and "hidden_size" not in found):
-        name = text(config, "model_name", "microsoft/deberta-v3-small")
         found = _published(name)
         if not found:
             raise UnsupportedModel(
