@@ -407,4 +407,6 @@ def test_the_language_of_analyze_is_said_to_have_no_effect(server: Running) -> N
 def test_info_of_a_server_that_generates() -> None:
     with running_server(FakeModel(), offline=True) as running:
         info = running.http().get("/info").json()
+        [empty, one] = running.http().post("/tokenize", json={"inputs": ["", "a"]}).json()
     assert info["model_id"] == "fake/model" and info["model_type"] == {"generate": {}}
+    assert [token["special"] for token in one] == [True, False] and len(empty) == 1
