@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from headrace.errors import InvalidRequest
 
 MAX_TEXTS = 2048
 MAX_LABELS = 1000
+MAX_SEARCHED = 2_000_000
+"""Characters of all texts of a request that patterns search, which takes seconds for so many."""
 
 
 def check_texts(texts: Sequence[object], param: str) -> None:
@@ -17,6 +19,16 @@ def check_texts(texts: Sequence[object], param: str) -> None:
         raise InvalidRequest(
             f"{param} has {len(texts):,} entries, it must have 1 to {MAX_TEXTS:,}"
             + (": split it" if texts else ""),
+            param=param,
+        )
+
+
+def check_searched(texts: Iterable[str], param: str) -> None:
+    """InvalidRequest for texts of more than MAX_SEARCHED characters together."""
+    count = sum(map(len, texts))
+    if count > MAX_SEARCHED:
+        raise InvalidRequest(
+            f"{param} has {count:,} characters, at most {MAX_SEARCHED:,} are searched at once: split it",
             param=param,
         )
 
