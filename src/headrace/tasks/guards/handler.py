@@ -16,6 +16,7 @@ from headrace.inference.requests import ChatRequest, CompletionRequest, Generati
 from headrace.tasks.guards.check import check
 from headrace.tasks.guards.output import GuardedChoice
 from headrace.tasks.guards.settings import GuardSettings, chosen
+from headrace.tasks.task_limits import check_searched
 
 _UNCHECKED = ("system", "developer")
 """Roles of the operator's own messages."""
@@ -67,8 +68,11 @@ class GuardHandler:
     async def _checked_input(
         self, request: GenerationRequest, guards: Mapping[str, GuardSettings], call: CallContext
     ) -> GenerationRequest:
-        if not any("input" in one.on for one in guards.values()):
+        on_input = [one for one in guards.values() if "input" in one.on]
+        if not on_input:
             return request
+        if any(one.kind != "classifier" for one in on_input):
+            check_searched(_sent(request), _field(request))
 
         async def checked(text: str | None) -> str | None:
             if not text:
@@ -79,7 +83,7 @@ class GuardHandler:
                     raise ContentBlocked(
                         f"the guard {one.guard!r} blocks what was sent: it found {one.label} with the score"
                         f" {one.score:.2f}",
-                        param="messages" if isinstance(request, ChatRequest) else "prompt",
+                        param=_field(request),
                     )
             _tell(verdicts, call)
             return new
@@ -126,6 +130,19 @@ class GuardHandler:
         if isinstance(event, OutputFinished):
             return (replace(event, parts=parts),)
         return (OutputDelta(event.choice, parts),)
+
+
+def _field(request: GenerationRequest) -> str:
+    """What errors about the texts of a request name."""
+    return "messages" if isinstance(request, ChatRequest) else "prompt"
+
+
+def _sent(request: GenerationRequest) -> list[str]:
+    """The texts that guards read."""
+    if isinstance(request, ChatRequest):
+        return [one.content or "" for one in request.messages if one.role not in _UNCHECKED]
+    assert isinstance(request, CompletionRequest)
+    return [*(one for one in request.prompts if isinstance(one, str)), request.suffix or ""]
 
 
 def _without_logprobs(request: GenerationRequest, call: CallContext) -> GenerationRequest:
