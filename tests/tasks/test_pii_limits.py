@@ -83,7 +83,7 @@ def test_distinct_findings_are_as_by_definition(given: tuple[str, list[Recognize
     assert distinct(given[1]) == sorted(kept, key=lambda one: (one.start, one.end, one.label))
 
 
-COUNT = 3000
+COUNT = 10_000
 SHAPES: dict[str, tuple[str, Callable[[int], RecognizerResult]]] = {
     "blanks": (" ", lambda index: finding(0, 100 * COUNT - index)),
     "growing blanks": (" ", lambda index: finding(0, 10 * index + 1, index / COUNT)),

@@ -5,12 +5,32 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+from msgspec import Struct
+
 from headrace.errors import InvalidRequest
 
 MAX_TEXTS = 2048
 MAX_LABELS = 1000
 MAX_SEARCHED = 2_000_000
 """Characters of all texts of a request that patterns search, which takes seconds for so many."""
+MAX_WINDOWED_TOKENS = 1_000_000
+"""Of all windows of a request together: a text is in as many as `stride` asks for."""
+
+
+class WindowBudget(Struct):
+    """Counts the tokens of a request's windows."""
+
+    tokens: int = 0
+
+    def take(self, tokens: int) -> None:
+        """More windows, of so many tokens together; InvalidRequest above MAX_WINDOWED_TOKENS."""
+        self.tokens += tokens
+        if self.tokens > MAX_WINDOWED_TOKENS:
+            raise InvalidRequest(
+                f"the windows have more than {MAX_WINDOWED_TOKENS:,} tokens, those that they share and labels"
+                " included: send less text at once, or a smaller stride",
+                param="stride",
+            )
 
 
 def check_texts(texts: Sequence[object], param: str) -> None:

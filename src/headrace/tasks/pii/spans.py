@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from operator import itemgetter
 
 import numpy as np
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from headrace.tasks.pii.recognizer import RecognizerResult
 
@@ -58,13 +60,26 @@ class _Characters:
     """Where a text shows something, and where it has letters or digits."""
 
     def __init__(self, text: str) -> None:
+        self._text = text
+
+    @cached_property
+    def _signs(self) -> NDArray[np.uint8]:
+        text = self._text
         classes = {ord(one): "a" if one.isalnum() else " " if one.isspace() else "." for one in set(text)}
-        signs = np.frombuffer(text.translate(classes).encode(), np.uint8)
-        self._visible = np.flatnonzero(signs != ord(" ")).astype(np.int32)
-        self._named = np.flatnonzero(signs == ord("a")).astype(np.int32)
+        return np.frombuffer(text.translate(classes).encode(), np.uint8)
+
+    @cached_property
+    def _visible(self) -> NDArray[np.intp]:
+        return np.flatnonzero(self._signs != ord(" "))
+
+    @cached_property
+    def _named(self) -> NDArray[np.intp]:
+        return np.flatnonzero(self._signs == ord("a"))
 
     def trimmed(self, start: int, end: int) -> tuple[int, int] | None:
         """[start, end) without blanks at its ends; None where it has neither letters nor digits."""
+        if self._text[start].isalnum() and self._text[end - 1].isalnum():  # as most have
+            return start, end
         first, last = np.searchsorted(self._named, (start, end))
         if first == last:
             return None
