@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -401,3 +402,23 @@ def test_the_language_of_analyze_is_said_to_have_no_effect(server: Running) -> N
         found, said = warned(server, "/analyze", text | {"language": language, "ad_hoc_recognizers": own})
         assert {one["entity_type"] for one in found} & {"ZIP", "CODE"} == expected and said == []
     assert "language" in server.http().get("/supportedentities?language=de").headers["x-headrace-warnings"]
+
+
+def test_vectors_of_tokens_are_bounded_in_number(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what was computed so far, not after all of it."""
+    for module in ("headrace.api.tei.embeddings", "headrace.api.tasks.pooling"):
+        monkeypatch.setattr(f"{module}.MAX_NUMBERS", 5000)
+    monkeypatch.setattr("headrace.api.tei.embeddings.MAX_ENTRIES", 1)
+    many = {"model": "states", "inputs": ["a cat runs"] * 200}
+    said = post(server, "/embed_all", many, 400)["error"]
+    assert re.search(r"of (32|64) of the 200 inputs have more than 5,000 numbers", said), said
+    said = post(server, "/pooling", {"model": "states", "input": many["inputs"]}, 400)["error"]["message"]
+    assert re.search(r"of (32|64) of the 200 inputs have more than 5,000 numbers", said), said
+    said = post(server, "/embed_sparse", {"model": "sparse", "inputs": ["a cat"] * 8}, 400)["error"]
+    assert "entries, at most 1 are sent" in said
+
+
+def test_warnings_number_inputs_through(server: Running) -> None:
+    texts = ["a"] * 40 + [LONG]
+    _, said = warned(server, "/embed_all", {"model": "states", "inputs": texts, "truncate": True})
+    assert "text 40 has" in said[0]["message"]

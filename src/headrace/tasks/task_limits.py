@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 
 from headrace.errors import InvalidRequest
+from headrace.ops.value import Array
 
 MAX_TEXTS = 2048
 MAX_LABELS = 1000
@@ -15,6 +16,9 @@ MAX_SEARCHED = 2_000_000
 """Characters of all texts of a request that patterns search, which takes seconds for so many."""
 MAX_WINDOWED_TOKENS = 1_000_000
 """Of all windows of a request together: a text is in as many as `stride` asks for."""
+
+MAX_NUMBERS = 4_000_000
+"""Of all vectors of tokens in a reply, which has 20 bytes for each."""
 
 
 class WindowBudget(Struct):
@@ -49,6 +53,16 @@ def check_searched(texts: Iterable[str], param: str) -> None:
     if count > MAX_SEARCHED:
         raise InvalidRequest(
             f"{param} has {count:,} characters, at most {MAX_SEARCHED:,} are searched at once: split it",
+            param=param,
+        )
+
+
+def check_numbers(vectors: Sequence[Array], inputs: int, most: int, param: str) -> None:
+    """InvalidRequest where the vectors of the first of so many `inputs` have more than `most` numbers."""
+    if sum(one.size for one in vectors) > most:
+        raise InvalidRequest(
+            f"the vectors of {len(vectors):,} of the {inputs:,} inputs have more than {most:,} numbers: send"
+            " fewer or shorter ones at once",
             param=param,
         )
 
