@@ -19,7 +19,8 @@ INTRODUCTION = """Made from the document that a server shows at `/openapi.json` 
 KEY` or `x-api-key: KEY`.
 
 A field that an endpoint does not know is refused by name. A field that it accepts without effect is listed
-in the reply's `warnings`. Every reply has `x-request-id`. Sampling fields are described on the page
+in the reply's `warnings`, and for replies of any form in the header `x-headrace-warnings`, as JSON (the
+first 4 KB). Every reply has `x-request-id`. Sampling fields are described on the page
 [Sampling parameters](sampling.md), errors on the page [Errors](errors.md)."""
 
 GROUPS = (
@@ -29,6 +30,32 @@ GROUPS = (
         "OpenAI: embeddings, files, batches, models",
         ("/v1/embeddings", "/v1/files", "/v1/batches", "/v1/models"),
     ),
+    (
+        "Encoders: embed, rerank, classify, entities",
+        (
+            *(
+                "/v1/embed",
+                "/v2/",
+                "/v1/rerank",
+                "/v1/score",
+                "/v1/classify",
+                "/v1/entities",
+                "/v1/moderations",
+            ),
+            *(
+                "/embed",
+                "/similarity",
+                "/rerank",
+                "/score",
+                "/classify",
+                "/predict",
+                "/pooling",
+                "/pipeline/",
+            ),
+            *("/info", "/decode"),
+        ),
+    ),
+    ("Personal data", ("/v1/redact", "/analyze", "/anonymize", "/supportedentities", "/recognizers")),
     ("Anthropic: messages", ("/v1/messages",)),
     ("Ollama", ("/api/",)),
     ("Tokens and prompts", ("/tokenize", "/detokenize", "/apply-template")),

@@ -10,7 +10,8 @@ class HeadraceError(Exception):
 
     `status` is the HTTP status, `code` the machine-readable code and `kind` the error type of the OpenAI
     API; `param` names the offending parameter, if any. `remedy` is what to do in general, for the
-    documentation; each message says what to do about its own numbers.
+    documentation; each message says what to do about its own numbers. `should_retry` tells clients
+    whether to send the request again by themselves; None leaves it to the status.
     """
 
     remedy: str = "Look at the server's log, and report it with the request id."
@@ -18,6 +19,7 @@ class HeadraceError(Exception):
     code: str | None = None
     kind: str = "server_error"
     exit_code: int = 1
+    should_retry: bool | None = None
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)

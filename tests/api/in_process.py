@@ -93,11 +93,12 @@ def raw(server: Running, data: bytes) -> bytes:
 
 
 @contextmanager
-def running_server(model: Any, **flags: Any) -> Iterator[Running]:
+def running_server(model: Any, *, remote: Any = None, **flags: Any) -> Iterator[Running]:
+    """`remote` are entries of [models] that are answered elsewhere."""
     settings: Settings = load_settings({"port": 0, "shutdown_timeout": 5, **flags}, environ={}, folders=[])
     listener = bind(settings)
     port = listener.getsockname()[1]
-    server = Server(create_app(model, settings), settings, lambda: None)
+    server = Server(create_app(model, settings, remote), settings, lambda: None)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     try:

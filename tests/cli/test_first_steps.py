@@ -140,6 +140,7 @@ def test_an_unreachable_hub_fails_the_doctor(headrace: Headrace) -> None:
     result = headrace("doctor", "--online", **nowhere)
     assert result.returncode == 1
     assert b"broken: hub: " in result.stdout and b"HF_ENDPOINT" in result.stdout
+    assert result.stderr == b"", "it tries once"
     assert headrace("doctor").returncode == 0
 
 

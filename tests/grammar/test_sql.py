@@ -100,3 +100,11 @@ def test_what_is_refused(tables: object, message: str) -> None:
     with pytest.raises(GrammarError, match=message) as failure:
         sql_constraint(tables, param="sql")
     assert failure.value.param == "sql" and len(failure.value.message) < 200
+
+
+@pytest.mark.parametrize("asked", [{"grammar": "sql"}, {"grammar": " SQL\n"}])
+def test_sql_by_name_is_told_where_the_tables_go(asked: dict[str, str]) -> None:
+    with LLM("mini") as llm:
+        with pytest.raises(GrammarError, match=r"for SQL give the tables instead, as sql=\{TABLE"):
+            llm.generate("x", max_tokens=4, **asked)  # type: ignore[arg-type]
+        assert llm.generate("x", regex="sql", max_tokens=9).text == "sql"

@@ -22,6 +22,7 @@ from headrace.loading.planned_model import prepare
 from headrace.loading.program_weights import ProgramWeights
 from headrace.ops.value import Array, Ints
 from headrace.weights.checkpoint import open_checkpoint
+from headrace.weights.head import read_head
 from tiny import tiny_model
 
 OPTIONS = EngineOptions(max_num_seqs=2, max_batch_tokens=64)
@@ -86,10 +87,22 @@ def test_heads_of_an_encoders_training_are_named_in_a_warning(
     more = {"bert.pooler.dense.weight": row(32), "cls.predictions.bias": row(128)}
     folder = changed(tmp_path, "encoders/bert", more, architectures=["BertForMaskedLM"])
     plan(folder)
-    assert "without the head of its training (cls.predictions), which predicts masked" in caplog.text
+    assert "without a head that its files hold (cls.predictions): it gives vectors" in caplog.text
     assert describe(str(folder), OPTIONS).unused == ("cls.predictions", "pooler")
     shown = CliRunner().invoke(build(["show"]), ["show", str(folder)]).output
     assert "cls.predictions, pooler" in shown
+
+
+def test_a_classifier_beside_a_base_model_is_named_in_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    more = {"classifier.weight": np.ones((1, 32), np.float32), "classifier.bias": row(1)}
+    both = ["NewModel", "NewForTokenClassification"]  # as gte-multilingual-base
+    folder = changed(tmp_path, "encoders/gte_ntk", more, architectures=both)
+    plan(folder)
+    assert read_head(folder) is None and "(classifier)" in caplog.text
+    with pytest.raises(UnsupportedModel, match=r"2 tensors that a new .* 'classifier.bias'"):
+        plan(changed(tmp_path / "alone", "encoders/gte_ntk", more, architectures=["NewModel"]))
 
 
 def test_a_pooler_alone_needs_no_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

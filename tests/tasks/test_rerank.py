@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
+from golden import FOLDER
 from head_models import head_model
 from headrace import LLM, AsyncLLM
 from headrace.errors import ContextLengthExceeded, CorruptFile, InvalidRequest, UnsupportedModel
@@ -90,6 +93,87 @@ def test_a_generator_reranks_only_when_told_to(decoder: LLM) -> None:
         decoder.rerank("cat", DOCUMENTS)
     with pytest.raises(UnsupportedModel, match="writes 'yes' with 3 tokens"):
         decoder.rerank("cat", DOCUMENTS, instruction="find cats")
+
+
+def reranking_decoder(folder: Path, name: str) -> Path:
+    """A tiny Qwen 3 of that name, whose tokenizer has one token for each of yes, no, 1 and 0."""
+    target = tiny_model(folder, "qwen3").rename(folder / name)
+    state = json.loads((target / "tokenizer.json").read_text())
+    vocabulary: dict[str, int] = state["model"]["vocab"]
+    for piece, number in (("ye", 125), ("yes", 126), ("no", 127)):
+        del vocabulary[next(known for known, place in vocabulary.items() if place == number)]
+        vocabulary[piece] = number
+    state["model"]["merges"] = [["y", "e"], ["ye", "s"], ["n", "o"]]
+    (target / "tokenizer.json").write_text(json.dumps(state))
+    return target
+
+
+QWEN3_PROMPT = (
+    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the"
+    ' Instruct provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n'
+    "<Instruct>: Given a web search query, retrieve relevant passages that answer the query\n"
+    "<Query>: cat\n<Document>: {}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+)
+MXBAI_PROMPT = (
+    "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n"
+    "<|im_start|>user\nquery: cat\ndocument: {}\nYou are a search relevance expert who evaluates how well"
+    " documents match search queries. For each query-document pair, carefully analyze the semantic"
+    " relationship between them, then provide your binary relevance judgment (0 for not relevant, 1 for"
+    " relevant).\nRelevance:<|im_end|>\n<|im_start|>assistant\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "prompt", "words"),
+    [
+        ("tiny-Reranker", QWEN3_PROMPT, ("yes", "no")),
+        ("mxbai-rerank-tiny-v2", MXBAI_PROMPT, ("1", "0")),
+    ],
+)
+def test_decoders_judge_by_the_prompt_of_their_card(
+    tmp_path: Path, name: str, prompt: str, words: tuple[str, str]
+) -> None:
+    transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
+    folder = reranking_decoder(tmp_path, name)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+    with LLM(folder, cache_dir=None) as llm:
+        raw = llm.score([("cat", document) for document in DOCUMENTS], raw=True)
+        likely = llm.score([("cat", document) for document in DOCUMENTS])
+        encode = llm.model.tokenizer.encode
+        for document, score in zip(DOCUMENTS, raw, strict=True):
+            ids = encode(prompt.format(document), add_special=False)
+            with torch.no_grad():
+                logits = model(torch.tensor([ids])).logits[0, -1]
+            yes, no = (encode(word, add_special=False)[0] for word in words)
+            assert score == pytest.approx(float(logits[yes] - logits[no]), abs=1e-3)
+        assert likely == pytest.approx(1 / (1 + np.exp(-np.array(raw))))
+
+
+# jina-reranker-v2 has no model_type.
+FLASH = {"model_type": None, "auto_map": {"AutoConfig": "configuration_xlm_roberta.XLMRobertaFlashConfig"}}
+
+
+@pytest.mark.parametrize(
+    ("golden", "architecture", "more"),
+    [
+        ("heads/jina_absolute_classify", "XLMRobertaForSequenceClassification", FLASH),
+        ("heads/jina_v2_classify", "JinaBertForSequenceClassification", {}),  # jina-reranker-v1
+        ("heads/gte_ntk_classify", "NewForSequenceClassification", {}),  # gte-multilingual-reranker
+    ],
+)
+def test_rerankers_are_told_by_their_architecture(
+    tmp_path: Path, golden: str, architecture: str, more: dict[str, object]
+) -> None:
+    weights = load_file(FOLDER / golden / "model.safetensors")
+    more = {"id2label": {"0": "LABEL_0"}, **more}
+    folder = head_model(tmp_path, golden, architectures=[architecture], **more)
+    for name in ("classifier.weight", "classifier.bias"):
+        if name in weights:
+            weights[name] = np.ascontiguousarray(weights[name][:1])
+    save_file(weights, folder / "model.safetensors")
+    with LLM(folder, cache_dir=None) as llm:
+        assert llm.model.tasks == ("classify", "rerank")
+        assert len(llm.rerank("cat", DOCUMENTS)) == len(DOCUMENTS)
 
 
 def test_choices_are_scored_exactly(decoder: LLM) -> None:

@@ -83,6 +83,40 @@ def test_colbert_reads_queries_and_documents(colbert: Path) -> None:
             llm.embed("a")
 
 
+def test_reranking_by_late_interaction(colbert: Path) -> None:
+    """The sum over the query's vectors of the largest product with the document's, by `transformers`."""
+    weight = load_file(colbert / "model.safetensors")["linear.weight"]
+    documents = ["a bc.", "x", "cb a, d", "a bc."]
+
+    def unit(states: Any) -> Any:
+        vectors = states @ weight.T
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+    with LLM(colbert, cache_dir=None) as llm:
+        tokenizer = llm.model.tokenizer
+        marks = [tokenizer.id_of("[unused0]"), tokenizer.id_of("[unused1]")]
+        ids = tokenizer.encode("bc d")
+        ids = [ids[0], marks[0], *ids[1:]]
+        padded = ids + [tokenizer.id_of("[MASK]")] * (QUERY_LENGTH - len(ids))
+        query = unit(states_of(colbert, padded, len(ids)))
+        expected: list[float] = []
+        for document in documents:
+            ids = tokenizer.encode(document)
+            ids = [ids[0], marks[1], *ids[1:]]
+            skipped = {tokenizer.id_of(sign) for sign in ".,"}
+            kept = [place for place, token in enumerate(ids) if token not in skipped]
+            expected.append(float((query @ unit(states_of(colbert, ids))[kept].T).max(1).sum()))
+        assert llm.score([("bc d", document) for document in documents]) == pytest.approx(expected, abs=1e-3)
+        found = llm.rerank("bc d", documents)
+        assert [one.index for one in found] == sorted(range(4), key=lambda i: (-found_score(found, i), i))
+        assert {one.index: pytest.approx(one.score, abs=1e-3) for one in found} == dict(enumerate(expected))
+        assert llm.rerank("bc d", documents, top_n=1) == found[:1]
+
+
+def found_score(found: Any, index: int) -> float:
+    return next(one.score for one in found if one.index == index)
+
+
 def test_pylate_folders(colbert: Path, tmp_path: Path) -> None:
     folder = head_model(tmp_path, "encoders/bert")
     hidden = json.loads((folder / "config.json").read_text())["hidden_size"]
@@ -155,6 +189,38 @@ def test_dense_follows_the_pooling(tmp_path: Path) -> None:
         assert np.abs(found[0] - expected / np.linalg.norm(expected)).max() <= 1e-4
         shorter = llm.embed("a bc", dimensions=3)[0]
         assert np.abs(shorter - expected[:3] / np.linalg.norm(expected[:3])).max() <= 1e-4
+
+
+@pytest.mark.parametrize(
+    ("golden", "named", "sizes"),
+    [("gemma3_embedding", "Gemma3TextModel", (48, 32)), ("t5", "T5EncoderModel", (24,))],
+)
+def test_dense_modules_of_embedding_gemma_and_sentence_t5(
+    tmp_path: Path, golden: str, named: str, sizes: tuple[int, ...]
+) -> None:
+    transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
+    folder = head_model(tmp_path, f"encoders/{golden}")
+    kinds = ["Transformer", "Pooling", *["Dense"] * len(sizes), "Normalize"]
+    add_module(folder, kinds, Pooling={"pooling_mode_mean_tokens": True})
+    matrices, inputs = list[Any](), 32
+    for place, size in enumerate(sizes, 2):
+        config = {"in_features": inputs, "out_features": size, "bias": False}
+        config |= {"activation_function": "torch.nn.modules.linear.Identity"}
+        (folder / f"{place}_Dense/config.json").write_text(json.dumps(config))
+        matrices.append(RANDOM.standard_normal((size, inputs), np.float32))
+        save_file({"linear.weight": matrices[-1]}, folder / f"{place}_Dense/model.safetensors")
+        inputs = size
+    prompts = {"prompts": {"query": "task: search result | query: "}}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    model = getattr(transformers, named).from_pretrained(folder).eval()
+    with LLM(folder, cache_dir=None) as llm:
+        ids = llm.model.tokenizer.encode("task: search result | query: a bc")
+        found = llm.embed("a bc", prompt_name="query")[0]
+    with torch.no_grad():
+        expected = model(torch.tensor([ids])).last_hidden_state[0].mean(0).numpy()
+    for matrix in matrices:
+        expected = matrix @ expected
+    assert np.abs(found - expected / np.linalg.norm(expected)).max() <= 1e-4
 
 
 def test_prompts_go_in_front_of_texts(tmp_path: Path) -> None:

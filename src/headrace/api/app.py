@@ -53,12 +53,18 @@ def operations(manager: ResponseManager) -> Mapping[str, Operation]:
     }
 
 
-def create_app(served: LoadedModel | ModelManager, settings: Settings) -> App:
-    """An ASGI application that serves one loaded model, which stays the caller's to close, or a table."""
+def create_app(
+    served: LoadedModel | ModelManager, settings: Settings, remote: Mapping[str, object] | None = None
+) -> App:
+    """An ASGI application that serves one loaded model, which stays the caller's to close, or a table.
+
+    `remote` are entries of [models], of which those that name a provider or targets are served, too.
+    """
     if not isinstance(served, ModelManager):
         spec = ModelSpec(name=served.name, model=served.name, options=EngineOptions())
         served = ModelManager.fixed(served, spec)
     service = Service(served, settings)
+    service.serve_remote(settings, remote or {})
     manager = ResponseManager(service)
 
     endpoints = find_endpoints(headrace.api)
@@ -69,6 +75,7 @@ def create_app(served: LoadedModel | ModelManager, settings: Settings) -> App:
         async with runner.serving():
             yield
         await manager.close()
+        await service.remote.close()
         service.close()
 
     # The router tries its routes one after the other: those that are called most come first.

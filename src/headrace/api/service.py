@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
@@ -16,6 +16,7 @@ from headrace.api.http.api_keys import KeyRing
 from headrace.api.http.body_memory import BodyMemory
 from headrace.api.http.call_context import HttpCall
 from headrace.api.http.request_log import RequestLog
+from headrace.api.remote_models import RemoteModels
 from headrace.config.settings import Settings
 from headrace.errors import StoreError
 from headrace.inference.admission import AdmissionGate
@@ -59,12 +60,13 @@ class Service:
         self._model_threads = ModelThreads(2)
         self.sources = ManagedModels(models)
         self.local = LocalHandler(self.sources, self._model_threads, settings.tool_format)
+        self.remote = RemoteModels(self.local, self.database)
         self.gate = AdmissionGate(
             settings.max_concurrent_requests, settings.max_queued_tokens, lambda: self.local.queued_tokens
         )
         self.gate.starting = models.default.model is None
         inner = ModelRunner(self.local, self.sources, self._model_threads)
-        self.guards = GuardHandler(self.local, read_guards(settings.guards), inner)
+        self.guards = GuardHandler(self.remote.handler, read_guards(settings.guards), inner)
         self.moderation = read_moderation(settings.moderation)
         self.handler: Handler = build_chain(self.guards, self.gate)
         self.runner = ModelRunner(self.handler, self.sources, self._model_threads)
@@ -78,7 +80,8 @@ class Service:
             self.sources.aliases = {alias.name: alias for alias in Aliases(self.database).all()}
 
     def find(self, name: str | None, call: CallContext | None = None) -> ModelEntry:
-        """As `ManagedModels.find`."""
+        """As `ManagedModels.find`; InvalidRequest for a remote model."""
+        self.remote.check_local(name)
         return self.sources.find(name, call)
 
     def configure(self, settings: Settings) -> None:
@@ -91,6 +94,11 @@ class Service:
         self.local.tool_format = settings.tool_format
         self.guards.guards = read_guards(settings.guards)
         self.moderation = read_moderation(settings.moderation)
+
+    def serve_remote(self, settings: Settings, entries: Mapping[str, object]) -> None:
+        """Serve the remote models among the entries of [models] from now on; UsageError."""
+        self.remote.update(settings, entries)
+        self.guards.inner = self.remote.handler
 
     def metrics_of(self, name: str) -> ModelMetrics:
         """The counters of a model's requests."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -22,8 +23,23 @@ class ToolCall(Struct, frozen=True):
     arguments: str
 
 
+class Image(Struct, frozen=True):
+    """An image of a message: an address or a `data:` URL. It stands before the content's character `at`.
+
+    `param` is the field that it came from, for a model that reads text only.
+    """
+
+    url: str
+    at: int = 0
+    detail: str | None = None
+    param: str = "messages"
+
+
 class Message(Struct, frozen=True):
-    """One message of a conversation. `content` is None only for an assistant that just calls tools."""
+    """One message of a conversation. `content` is None only for an assistant that just calls tools.
+
+    `signature` is a remote model's, of its `reasoning`.
+    """
 
     role: str
     content: str | None
@@ -31,6 +47,8 @@ class Message(Struct, frozen=True):
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
     reasoning: str | None = None
+    images: tuple[Image, ...] = ()
+    signature: str | None = None
 
 
 def messages_from_openai(items: Sequence[object]) -> list[Message]:
@@ -122,7 +140,7 @@ def _message(item: object, where: str) -> Message:
             f"{where}.tool_calls is in a message of role {role}: only assistants call tools",
             param=f"{where}.tool_calls",
         )
-    content = _content(fields.get("content"), f"{where}.content")
+    content, images = _content(fields.get("content"), f"{where}.content", role)
     reasoning = _text(fields, "reasoning", where) or _text(fields, "reasoning_content", where)
     if content is None and not (role == "assistant" and (tool_calls or reasoning)):
         raise InvalidRequest(f"{where}.content is missing: give a string", param=f"{where}.content")
@@ -133,28 +151,75 @@ def _message(item: object, where: str) -> Message:
         tool_calls=tool_calls,
         tool_call_id=_text(fields, "tool_call_id", where),
         reasoning=reasoning,
+        images=images,
     )
 
 
-def _content(value: object, where: str) -> str | None:
+def _content(value: object, where: str, role: str) -> tuple[str | None, tuple[Image, ...]]:
     if value is None or isinstance(value, str):
-        return value
+        return value, ()
     if not isinstance(value, list):
         raise InvalidRequest(f"{where} is neither a string nor a list of parts", param=where)
     texts: list[str] = []
+    images: list[Image] = []
     for index, item in enumerate(cast(list[object], value)):
         part = _object(item, f"{where}[{index}]")
+        if part.get("type") == "image_url" and role == "user":
+            images.append(_image(part.get("image_url"), len("\n".join(texts)), f"{where}[{index}]"))
+            continue
         if part.get("type") != "text":
-            raise InvalidRequest(
-                f"{where}[{index}].type is {part.get('type')!r:.60}; this model reads text only: "
-                "send parts of type 'text'",
-                param=f"{where}[{index}].type",
-            )
+            raise text_only(f"{where}[{index}].type", part.get("type"))
         text = part.get("text")
         if not isinstance(text, str):
             raise InvalidRequest(f"{where}[{index}].text is not a string", param=f"{where}[{index}].text")
         texts.append(text)
-    return "\n".join(texts)
+    return "\n".join(texts), tuple(images)
+
+
+def _image(value: object, at: int, where: str) -> Image:
+    fields = _object(value, f"{where}.image_url")
+    url, detail = _text(fields, "url", f"{where}.image_url"), _text(fields, "detail", f"{where}.image_url")
+    if not is_image_url(url):
+        raise InvalidRequest(
+            f"{where}.image_url.url is neither an https address nor data:image/TYPE;base64,DATA",
+            param=f"{where}.image_url",
+        )
+    return Image(url or "", at, detail, f"{where}.type")
+
+
+def is_image_url(url: str | None) -> bool:
+    """Whether a text is an address of an image, or has one in itself."""
+    if url is None or "\n" in url:
+        return False
+    return bool(re.match(r"https?://[^\s/]|data:image/[a-z0-9.+-]+;base64,", url))
+
+
+def text_only(param: str, kind: object) -> InvalidRequest:
+    """The error for a part of a message that a model of this machine cannot read."""
+    return InvalidRequest(
+        f"{param} is {kind!r:.60}; this model reads text only: send parts of type 'text'", param=param
+    )
+
+
+def without_images(messages: Sequence[Message]) -> None:
+    """InvalidRequest where a message has an image: models of this machine read text only."""
+    for message in messages:
+        if message.images:
+            raise text_only(message.images[0].param, "image_url")
+
+
+def parts_of(message: Message) -> list[str | Image]:
+    """Text and images of a message in their order; empty texts are left out."""
+    content, parts, start = message.content or "", list[str | Image](), 0
+    for image in message.images:
+        if text := content[start : image.at].removeprefix("\n"):
+            parts.append(text)
+        parts.append(image)
+        start = max(start, min(image.at, len(content)))
+    rest = content[start:]
+    if rest := rest.removeprefix("\n") if message.images and start else rest:
+        parts.append(rest)
+    return parts
 
 
 def _tool_calls(value: object, where: str) -> tuple[ToolCall, ...]:

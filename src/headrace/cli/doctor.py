@@ -36,6 +36,7 @@ Examples:
 """
 LIBRARIES = ("numpy", "tokenizers", "huggingface-hub", "starlette", "msgspec", "uvicorn", "uvloop")
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+HUB_S = 10.0
 LOW_SPACE_BYTES = 2_000_000_000
 
 
@@ -147,11 +148,11 @@ def _models() -> list[Finding]:
 
 
 def _hub() -> list[Finding]:
-    from huggingface_hub import HfApi
+    from huggingface_hub import HfApi, get_session
 
     api = HfApi()
-    try:
-        next(iter(api.list_models(limit=1)), None)  # asks only when the first entry is asked for
+    try:  # once: the library's own calls try again for half a minute, and log each failure
+        get_session().get(f"{api.endpoint}/api/models?limit=1", timeout=HUB_S).raise_for_status()
     except Exception as error:  # the HTTP library's own errors, which differ between its versions
         problem = f"{type(error).__name__}: check the connection, or set HF_ENDPOINT to a mirror"
         return [Finding("hub", f"{api.endpoint} is unreachable", problem, broken=True)]

@@ -26,7 +26,10 @@ COMMANDS = {
     "ps": "List the models of a running server.",
     "stop": "Unload a model of a running server.",
     "keys": "Create, list and revoke API keys of the server.",
-    "list": "List the models on this machine.",
+    "spend": "Show, check and reconcile what requests cost.",
+    "economics": "Compare machines of your own with an API, at any traffic.",
+    "providers": "Keep keys of providers, and check that these answer.",
+    "list": "List the models on this machine and the remote ones.",
     "show": "Show a model's properties, memory use and speed limits.",
     "quantize": "Convert a model to another weight type: GGUF or safetensors.",
     "rm": "Delete a hub model from this machine.",
@@ -39,18 +42,19 @@ HELP = """Run language models fast on this machine.
 
 \b
 First steps:
-  headrace run "extract a gzipped tar archive"   the small model that ships with headrace
-  headrace run Qwen/Qwen3-0.6B                   chat with a model of the Hugging Face hub
-  headrace serve                                 OpenAI's, Anthropic's and Ollama's APIs on port 8080
+  headrace run "extract a gzipped tar archive"  a small model, a demonstration
+  headrace run Qwen/Qwen3-0.6B                  chat with a model of the hub
+  headrace run ./model.gguf                     or with one of your files
+  headrace serve                                APIs on http://127.0.0.1:8080
 
 Every setting is a flag, a variable (HEADRACE_PORT=9000) or a line in headrace.toml; flags win. `headrace
 COMMAND -h` explains a command. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 """
 INTERRUPTED = 130
-# NumPy's BLAS would have a pool of its own that competes with the engine's for the cores. On two busy ones (EPYC,
-# 2026-11-24, 4 runs each) training a classifier on 400 vectors takes 0.1 s with one thread and 1.1 to 3.4 s with
-# two, a product of 64 by 512 by 2,048 takes 4 ms and 19 to 32. Read when NumPy is imported, which is later; a
-# user's setting stays.
+# NumPy's BLAS would have a pool of its own that competes with the engine's for the cores. On two busy ones
+# (EPYC, 2026-11-24) training a classifier on 400 vectors takes 0.1 s with one thread, 1.1 to 3.4 s with two;
+# a product of 64 by 512 by 2,048 takes 4 ms and 19 to 32. Read when NumPy is imported, which is later; what a
+# user has set stays.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 COMPLETE = "_HEADRACE_COMPLETE"  # set by the shell's script, which then wants the possible next words
 

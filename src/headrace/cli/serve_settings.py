@@ -17,6 +17,7 @@ from headrace.cli.fetching import fetch
 from headrace.cli.greeting import greeting
 from headrace.cli.terminal import note, progress_bar
 from headrace.config.settings import Settings
+from headrace.config.sources import model_entries
 from headrace.config.stderr_log import log_to_stderr
 from headrace.errors import HeadraceError
 from headrace.loading.free_memory import free_memory_bytes
@@ -53,7 +54,7 @@ def run(
         with bind(settings) as listener, ExitStack() as shown:
             for warning in exposed(settings):
                 note(f"warning: {warning}")
-            app = create_app(table, settings)
+            app = create_app(table, settings, model_entries())
             service: Service = app.state.service
             host, port = listener.getsockname()[:2]
             stopped_by = serve(
@@ -108,6 +109,7 @@ def _reload(
     try:
         settings = read_settings()
         specs = read_specs(names, settings)
+        service.serve_remote(settings, model_entries())
     except HeadraceError as error:
         LOG.error("settings are unchanged: %s", error.message)
         return

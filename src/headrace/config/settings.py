@@ -18,6 +18,7 @@ from headrace.config.values import (
     SIZE,
     SWITCH,
     integer,
+    number,
     one_of,
     path,
     text,
@@ -121,6 +122,40 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
             shown_default="none",
         ),
     ] = None
+    providers: Annotated[
+        Mapping[str, object] | None,
+        Setting(
+            help="providers of remote models by name, such as "
+            '{"work": {"dialect": "openai_chat", "base_url": "http://gpu:8000/v1"}}',
+            values=OBJECT,
+            shown_default="none",
+        ),
+    ] = None
+    budgets: Annotated[
+        Mapping[str, object] | None,
+        Setting(
+            help="most that may be spent at providers, by name, such as "
+            '{"team": {"keys": ["alice", "bob"], "usd_per_month": 200}}',
+            values=OBJECT,
+            shown_default="none",
+        ),
+    ] = None
+    prices: Annotated[
+        Mapping[str, object] | None,
+        Setting(
+            help="prices that go before those of the price list, in dollars per million tokens, such as "
+            '{"openai/gpt-5": {"input": 1.25, "output": 10}}',
+            values=OBJECT,
+            shown_default="none",
+        ),
+    ] = None
+    node_usd_per_hour: Annotated[
+        float,
+        Setting(
+            help="what this machine costs its owner; its models' work is booked as shares of it",
+            values=number(0, 100_000, "dollars"),
+        ),
+    ] = 0.0
     any_model_name: Annotated[
         bool,
         Setting(

@@ -6,7 +6,7 @@ import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from headrace.config.names import known_name
 from headrace.config.profiles import PROFILES
@@ -17,8 +17,10 @@ from headrace.errors import UsageError
 FILE_NAME = "headrace.toml"
 MODELS = "models"
 """The file's one table, of models to serve: no setting."""
+ModelTable = Mapping[str, object]
 OTHER_VARIABLES: Mapping[str, str] = {
     "HEADRACE_ISA": "instruction set of the kernels (portable, avx2, avx512, amx, neon); for tests",
+    "HEADRACE_MASTER_KEY": "secret under which keys of providers are encrypted in the store",
     "HEADRACE_SHARED_DATA": "folder of real inputs that some tests read",
 }
 
@@ -61,6 +63,24 @@ def read_file(path: Path) -> dict[str, Any]:
         return {}
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
+
+
+def models_table(folders: Sequence[Path] | None = None) -> tuple[Path, ModelTable] | None:
+    """The entries of `[models]` in the nearest headrace.toml that has them, and its path; None without."""
+    for folder in default_folders() if folders is None else folders:
+        path = folder / FILE_NAME
+        table: object = read_file(path).get(MODELS)
+        if table is not None:
+            if not isinstance(table, Mapping):
+                raise UsageError(f"{path}: {MODELS} is a table with a model in each entry: [{MODELS}.NAME]")
+            return path, cast("ModelTable", table)
+    return None
+
+
+def model_entries(folders: Sequence[Path] | None = None) -> ModelTable:
+    """The entries of `models_table`, none where there is no table."""
+    found = models_table(folders)
+    return {} if found is None else found[1]
 
 
 def _from_file(path: Path) -> dict[str, object]:

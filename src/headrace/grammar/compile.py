@@ -118,6 +118,11 @@ def _grammar(constraint: Constraint, special_ids: Mapping[str, int]) -> dict[str
     _check_nesting(constraint)
     if constraint.kind == "regex":
         return {"lark_grammar": f"start: /{lark_regex(text)}/"}
+    if text.strip().lower() == "sql":  # a grammar by name, which some expect
+        raise constraint.error(
+            "is no grammar: for SQL give the tables instead, as sql={TABLE: [COLUMN, …]} in Python, over HTTP as"
+            ' structured_outputs: {"sql": {"tables": {TABLE: [COLUMN, …]}}}'
+        )
     if constraint.kind == "ebnf":
         return {"lark_grammar": _lark_of_ebnf(constraint)}
     return {"lark_grammar": text}

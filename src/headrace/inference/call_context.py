@@ -16,13 +16,18 @@ if TYPE_CHECKING:
     from headrace.errors import HeadraceError
 
 
+HOPS = "x-headrace-hops"
+"""The header with the servers that a request has passed, by which loops are found."""
+
+
 @dataclass(slots=True, eq=False, kw_only=True)
 class CallContext:
     """Made once per request by the surface, passed to every handler, never fetched from ambient state.
 
     `arrival_s` is monotonic. A `background` call yields to all others. Handlers fill in `model`, `usages`
     (one per prompt), `first_token_s` (from arrival), `load_s` (waiting for the model),
-    `warnings` and `verdicts`.
+    `warnings`, `verdicts` and `reply_headers` (those that are known when the reply begins). `hops` are the
+    servers that the request has passed.
     """
 
     request_id: str
@@ -35,6 +40,8 @@ class CallContext:
     usages: list[Usage] = field(default_factory=list["Usage"])
     warnings: list[ParameterWarning] = field(default_factory=list[ParameterWarning])
     verdicts: list[GuardVerdict] = field(default_factory=list[GuardVerdict])
+    reply_headers: dict[str, str] = field(default_factory=dict[str, str])
+    hops: tuple[str, ...] = ()
     error: HeadraceError | None = None
     running: list[asyncio.Future[None]] = field(default_factory=list["asyncio.Future[None]"])
     """Resolve when what was cancelled has really ended, which a client need not wait for."""

@@ -114,6 +114,7 @@ def _completion(result: PromptResult, warnings: Sequence[ParameterWarning]) -> C
     scores = dict(enumerate(selection.scores)) if selection is not None else {}
     choices = tuple(_choice(one, scores.get(result.choices.index(one))) for one in result.ranked())
     prompt_logprobs = () if result.scores is None else result.scores[1:]
+    assert ended.seed is not None  # models of this process draw one
     return Completion(
         choices, ended.usage, ended.timing, ended.seed, prompt_logprobs, selection, tuple(warnings)
     )

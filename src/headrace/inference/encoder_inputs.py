@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from headrace.errors import ContextLengthExceeded, InvalidRequest
 from headrace.inference.call_context import CallContext
-from headrace.inference.prompt_ids import check_characters, prompt_ids
 from headrace.inference.requests import EmbeddingRequest, ExpandedTokens, Prompt, TextPair
+from headrace.tokenization.prompts import check_characters, prompt_ids
 
 if TYPE_CHECKING:
     from headrace.engine.client import LoadedModel
@@ -66,7 +66,8 @@ def _encoder_input(
     if isinstance(given, ExpandedTokens):
         return EncoderInput(given.ids, unseen=given.unseen)
     if not isinstance(given, TextPair):
-        return EncoderInput(prompt_ids(before + given if isinstance(given, str) else given, model, "input"))
+        prompt = before + given if isinstance(given, str) else given
+        return EncoderInput(prompt_ids(prompt, model.tokenizer, model.context_length, "input"))
     check_characters(given.first, model.context_length, "input")
     check_characters(given.second, model.context_length, "input")
     ids, start = model.tokenizer.encode_pair(given.first, given.second)

@@ -45,10 +45,14 @@ class TokenText(Struct, frozen=True):
 
 class PreparedPrompt(Struct, frozen=True):
     """A prompt as the model reads it: its token ids, and of a completion its text; that of a
-    chat where it was asked for."""
+    chat where it was asked for.
+
+    Of a prompt to a remote model nothing but an estimate of its length is known: `estimated_tokens`.
+    """
 
     tokens: tuple[int, ...]
     text: str
+    estimated_tokens: int = 0
 
 
 class Prepared(Struct, frozen=True):
@@ -121,12 +125,13 @@ class InputEmbedded(Struct, frozen=True):
 
 
 class PromptFinished(Struct, frozen=True):
-    """Everything of a prompt or input has been sent. `seed` repeats its choices."""
+    """Everything of a prompt or input has been sent. `seed` repeats its choices; None where it is not
+    known."""
 
     prompt: int
     usage: Usage
     timing: Timing
-    seed: int
+    seed: int | None
 
 
 InferenceEvent = (

@@ -68,7 +68,7 @@ def _settle(call: CallContext, reserved: int, usages: Sequence[Usage]) -> None:
 
 def _cost(request: InferenceRequest, prepared: Prepared) -> int:
     """Tokens of the prompts, and as many as may be generated as far as the request says so."""
-    prompts = sum(len(prompt.tokens) for prompt in prepared.prompts)
+    prompts = sum(len(prompt.tokens) or prompt.estimated_tokens for prompt in prepared.prompts)
     if prepared.params is None or not isinstance(request, GenerationRequest):
         return prompts
     most = prepared.choices * (prepared.params.max_tokens or 0)

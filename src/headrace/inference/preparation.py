@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headrace.chat.answer_span import AnswerSpan
-from headrace.chat.messages import left_out, message_texts
+from headrace.chat.messages import left_out, message_texts, without_images
 from headrace.chat.prompt import ChatPrompt, prepare
 from headrace.chat.templates.chat_template import missing_template
 from headrace.engine.request import EmbedParams, EngineRequest
@@ -24,7 +24,6 @@ from headrace.inference.call_context import CallContext
 from headrace.inference.encoder_inputs import encoder_inputs
 from headrace.inference.output_constraint import chat_constraint, own_constraint
 from headrace.inference.output_reader import OutputReader
-from headrace.inference.prompt_ids import check_characters, prompt_ids
 from headrace.inference.reasoning import check_enabled, reasoning_budget, template_variables, warn_unread
 from headrace.inference.requests import (
     ChatRequest,
@@ -36,6 +35,7 @@ from headrace.inference.requests import (
 )
 from headrace.sampling.params import SamplingParams, with_defaults
 from headrace.tokenization.infill import infill_prompt
+from headrace.tokenization.prompts import check_characters, prompt_ids
 from headrace.tokenization.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ def chat_prompt(
     template = model.template
     if template is None:
         raise missing_template(model.name)
+    without_images(request.messages)
     context = _context(request, model)
     texts = message_texts(request.messages)
     check_characters(texts, context, "messages")  # what cannot fit is not rendered first
@@ -167,7 +168,9 @@ def _completion(request: CompletionRequest, model: LoadedModel, call: CallContex
         filled = [_infill(model, prompt, request.suffix) for prompt in request.prompts]
         ids, stop_ids = [infill.ids for infill in filled], tuple(filled[0].end_ids)
     else:
-        ids = [prompt_ids(prompt, model, "prompt") for prompt in request.prompts]
+        ids = [
+            prompt_ids(prompt, model.tokenizer, model.context_length, "prompt") for prompt in request.prompts
+        ]
     params = _params(request, model, max(map(len, ids)))
     if stop_ids:
         params = replace(params, stop_token_ids=(*params.stop_token_ids, *stop_ids))

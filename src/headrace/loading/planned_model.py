@@ -162,8 +162,8 @@ def _warn_of_unused(name: str, parts: tuple[str, ...]) -> None:
     heads = [part for part in parts if part not in (ADAPTERS, POOLER)]
     if heads:
         LOG.warning(
-            "%s is loaded without the head of its training (%s), which predicts masked or next tokens: it"
-            " gives vectors; pooling='splade' makes sparse ones with a masked-LM head",
+            "%s is loaded without a head that its files hold (%s): it gives vectors; pooling='splade' makes"
+            " sparse ones with a masked-LM head",
             name,
             ", ".join(heads),
         )

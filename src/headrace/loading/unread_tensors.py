@@ -10,7 +10,7 @@ from headrace.models.config_classes import complete
 from headrace.models.registry import Model
 from headrace.program.program import Program
 from headrace.weights.checkpoint_reader import CheckpointReader
-from headrace.weights.config_json import find
+from headrace.weights.config_json import Config, find, texts
 from headrace.weights.tensor_roles import class_of
 
 LOG = logging.getLogger("headrace.loading")
@@ -53,7 +53,7 @@ def check_unread(checkpoint: CheckpointReader, program: Program, model: Model) -
     further = _predicting_layers(checkpoint, model)
     left_out = [name for name in unread if _layer(name) in further]
     if model.pooling is not None:
-        left_out += [name for name in unread if _trained_with(name, model)]
+        left_out += [name for name in unread if _trained_with(name, model, checkpoint.config)]
     else:  # a copy of the token table: config_with_ties has compared them
         left_out += [name for name in unread if name.endswith(".weight") and class_of(name, 2) == "output"]
     if left_out:
@@ -76,11 +76,19 @@ def check_unread(checkpoint: CheckpointReader, program: Program, model: Model) -
     )
 
 
-def _trained_with(name: str, model: Model) -> bool:
+def _says_both(config: Config) -> bool:
+    """Whether `architectures` names a base model and a class with a classifier (gte-multilingual-base)."""
+    names = texts(config, "architectures") or ()
+    return any(name.endswith("Model") for name in names) and any("Classification" in name for name in names)
+
+
+def _trained_with(name: str, model: Model, config: Config) -> bool:
     """Whether the tensor is of a head or an adapter that the model was trained with and its task does not
     need."""
     if _ADAPTERS.search(name):
         return True
+    if name.startswith("classifier.") and model.head is None:
+        return _says_both(config)
     pattern = _COPIES if model.head is not None and model.head.kind == "masked_lm" else _TRAINING_HEADS
     return pattern.search(name) is not None
 

@@ -136,6 +136,14 @@ MIGRATIONS: Mapping[str, Sequence[str]] = {
         "ALTER TABLE keys ADD COLUMN priority INTEGER",
         "ALTER TABLE aliases ADD COLUMN owner TEXT",
     ),
+    "provider_keys": (
+        """CREATE TABLE provider_keys (
+            provider TEXT PRIMARY KEY,
+            sealed BLOB NOT NULL,
+            sealed_by TEXT NOT NULL,
+            created_s INTEGER NOT NULL
+        )""",
+    ),
     "ledger": (
         # An entry is written after its postings: then these must sum to zero, and no more can be added.
         # Nothing is ever changed or deleted.

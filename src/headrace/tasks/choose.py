@@ -12,11 +12,11 @@ from headrace.inference.call_context import CallContext
 from headrace.inference.keywords import new_id
 from headrace.inference.model_runner import ModelRunner
 from headrace.inference.preparation import chat_prompt, chat_tokens
-from headrace.inference.prompt_ids import check_characters
 from headrace.inference.requests import ChatRequest
 from headrace.tasks.classify import Classification
 from headrace.tasks.task_limits import check_labels
 from headrace.tasks.token_logprobs import Ids, label_logprobs
+from headrace.tokenization.prompts import check_characters
 
 if TYPE_CHECKING:
     from headrace.chat.messages import Message

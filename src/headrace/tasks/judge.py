@@ -1,35 +1,80 @@
 """Pairs of texts scored by a decoder that is asked whether one answers the other (Zhang et al. 2025, Qwen3
-Embedding): the probability of "yes" against "no" as its next token."""
+Embedding): the probability of "yes" against "no" as its next token; of mxbai-rerank-v2 (Shakir et al. 2025)
+that of "1" against "0"."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 
 from headrace.errors import UnsupportedModel
 from headrace.inference.call_context import CallContext
 from headrace.inference.model_runner import ModelRunner
-from headrace.inference.prompt_ids import check_characters
 from headrace.inference.requests import TextPair
 from headrace.tasks.token_logprobs import Ids, token_logprobs
+from headrace.tokenization.prompts import check_characters
 
 if TYPE_CHECKING:
     from headrace.engine.client import LoadedModel
 
-INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
-# The model card's wording, which the checkpoints are trained with.
-_BEFORE = (
-    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the"
-    ' Instruct provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n'
+
+class _Wording(Struct, frozen=True):
+    """How a family of rerankers is asked, as in its model cards, which is how it was trained: what is before
+    and after the texts, and the words for relevant and not. `pieces` are tokenized apart."""
+
+    before: str
+    after: str
+    yes: str
+    no: str
+    pieces: Callable[[TextPair, str | None], tuple[str, ...]]
+
+
+_INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
+_RELEVANCE = (
+    "You are a search relevance expert who evaluates how well documents match search queries. For each"
+    " query-document pair, carefully analyze the semantic relationship between them, then provide your binary"
+    " relevance judgment (0 for not relevant, 1 for relevant).\nRelevance:"
 )
-_AFTER = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+
+
+def _qwen3_pieces(pair: TextPair, instruction: str | None) -> tuple[str, ...]:
+    asked = instruction or _INSTRUCTION
+    return (f"<Instruct>: {asked}\n<Query>: {pair.first}\n<Document>: {pair.second}",)
+
+
+def _mxbai_pieces(pair: TextPair, instruction: str | None) -> tuple[str, ...]:
+    asked = "" if instruction is None else f"instruction: {instruction}\n"
+    return (f"{asked}query: {pair.first}", "\n", f"document: {pair.second}", "\n", _RELEVANCE)
+
+
+_QWEN3 = _Wording(
+    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the"
+    ' Instruct provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n',
+    "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
+    "yes",
+    "no",
+    _qwen3_pieces,
+)
+_MXBAI = _Wording(
+    "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n"
+    "<|im_start|>user\n",
+    "<|im_end|>\n<|im_start|>assistant\n",
+    "1",
+    "0",
+    _mxbai_pieces,
+)
 
 
 def judges(model: LoadedModel) -> bool:
     """Whether the model's name or folder says that it is a reranker."""
-    return "rerank" in f"{model.name}/{model.folder.name}".lower()
+    return "rerank" in _names(model)
+
+
+def _names(model: LoadedModel) -> str:
+    return f"{model.name}/{model.folder.name}".lower()
 
 
 async def judge(
@@ -44,11 +89,12 @@ async def judge(
 ) -> list[float]:
     """The probability of yes against no for each pair; `raw`: the difference of their log-probabilities.
 
-    UnsupportedModel where "yes" and "no" are no single tokens.
+    UnsupportedModel where the words for yes and no are no single tokens.
     """
-    yes, no = (_token(model, word) for word in ("yes", "no"))
+    wording = _MXBAI if "mxbai-rerank" in _names(model) else _QWEN3
+    yes, no = (_token(model, word) for word in (wording.yes, wording.no))
     prompts = await runner.in_thread(
-        model, lambda: [_prompt(model, pair, instruction or INSTRUCTION) for pair in pairs]
+        model, lambda: [_prompt(model, wording, wording.pieces(pair, instruction)) for pair in pairs]
     )
     likely = np.array(await token_logprobs(runner, name, prompts, yes, call))
     unlikely = np.array(await token_logprobs(runner, name, prompts, no, call))
@@ -68,14 +114,12 @@ def _token(model: LoadedModel, word: str) -> int:
     return ids[0]
 
 
-def _prompt(model: LoadedModel, pair: TextPair, instruction: str) -> Ids:
+def _prompt(model: LoadedModel, wording: _Wording, pieces: tuple[str, ...]) -> Ids:
     """The instruction and the query come first, so that documents share their keys and values. Special
     tokens that a text spells are plain text."""
     tokenizer = model.tokenizer
-    text = f"<Instruct>: {instruction}\n<Query>: {pair.first}\n<Document>: {pair.second}"
-    check_characters(text, model.context_length, "documents")
-    return (
-        *tokenizer.encode(_BEFORE, add_special=False),
-        *tokenizer.encode(text, add_special=False, parse_special=False),
-        *tokenizer.encode(_AFTER, add_special=False),
-    )
+    check_characters("".join(pieces), model.context_length, "documents")
+    ids = list(tokenizer.encode(wording.before, add_special=False))
+    for piece in pieces:
+        ids += tokenizer.encode(piece, add_special=False, parse_special=False)
+    return (*ids, *tokenizer.encode(wording.after, add_special=False))

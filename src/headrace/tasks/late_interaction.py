@@ -13,10 +13,10 @@ from headrace.errors import InvalidRequest, UnsupportedModel
 from headrace.inference.call_context import CallContext
 from headrace.inference.keywords import new_id
 from headrace.inference.model_runner import ModelRunner
-from headrace.inference.prompt_ids import check_characters
 from headrace.inference.requests import EmbeddingRequest, ExpandedTokens
 from headrace.ops.value import Array
 from headrace.tasks.task_limits import check_numbers
+from headrace.tokenization.prompts import check_characters
 from headrace.weights.input_rules import LateInteraction
 
 if TYPE_CHECKING:

@@ -13,12 +13,12 @@ from headrace.errors import ContextLengthExceeded, InvalidRequest
 from headrace.inference.call_context import CallContext
 from headrace.inference.keywords import new_id
 from headrace.inference.model_runner import ModelRunner
-from headrace.inference.prompt_ids import check_characters
 from headrace.inference.requests import EmbeddingRequest
 from headrace.ops.value import Array
 from headrace.tasks.classify import activated
 from headrace.tasks.task_limits import WindowBudget
 from headrace.tasks.token_labels import Aggregation, TokenEntity, TokenScores, merged, read_entities
+from headrace.tokenization.prompts import check_characters
 from headrace.tokenization.tokenizer import MarkedTokens
 from headrace.weights.head import Head
 

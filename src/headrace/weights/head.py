@@ -87,6 +87,8 @@ def read_head(folder: Path, config: Config | None = None) -> Head | None:
     if modules:
         return _of_modules([module.kind for module in modules])
     for name in texts(config, "architectures") or ():
+        if name.endswith("Model"):
+            return None  # gte-multilingual-base names the class with its token weights, too, but second
         if name in _COLBERT:
             return Head(kind="late_interaction", size=colbert_size(folder))
         if found := _HEAD.match(name):

@@ -10,8 +10,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headrace.config.names import known_name
+from headrace.config.providers import is_remote
 from headrace.config.settings import SETTINGS, Settings
-from headrace.config.sources import FILE_NAME, MODELS, default_folders, read_file
+from headrace.config.sources import MODELS, ModelTable, models_table
 from headrace.errors import InvalidRequest, UsageError
 from headrace.loading.options import EngineOptions, engine_options
 from headrace.loading.text_assets import served_name
@@ -76,16 +77,13 @@ def read_specs(
     models: Sequence[str], settings: Settings, *, folders: Sequence[Path] | None = None
 ) -> list[ModelSpec]:
     """`models`, then those of `[models]` in the nearest headrace.toml that has it; if there are none, the
-    bundled ones. `served_model_name` names the first. Raises UsageError if a table is invalid or a name
-    refers to two models.
+    bundled ones. Entries that are answered elsewhere are left out. `served_model_name` names the first.
+    Raises UsageError if a table is invalid or a name refers to two models.
     """
     specs = [spec_of(model, settings) for model in models]
-    for folder in default_folders() if folders is None else folders:
-        path = folder / FILE_NAME
-        table = read_file(path).get(MODELS)
-        if table is not None:
-            specs += _specs_of_table(path, table, settings)
-            break
+    found = models_table(folders)
+    if found is not None:
+        specs += _specs_of_table(*found, settings)
     specs = specs or _bundled(settings)
     if settings.served_model_name:
         name, *aliases = settings.served_model_name
@@ -109,11 +107,12 @@ def _bundled(settings: Settings) -> list[ModelSpec]:
     return [spec_of(BUNDLED_DEFAULT, settings), *(spec_of(name, own) for name in others)]
 
 
-def _specs_of_table(path: Path, table: object, settings: Settings) -> list[ModelSpec]:
-    if not isinstance(table, Mapping):
-        raise UsageError(f"{path}: {MODELS} is a table with a model in each entry: [{MODELS}.NAME]")
-    entries = cast("Mapping[str, object]", table)
-    return [_spec(f"{path}: {MODELS}.{name}", name, entry, settings) for name, entry in entries.items()]
+def _specs_of_table(path: Path, entries: ModelTable, settings: Settings) -> list[ModelSpec]:
+    return [
+        _spec(f"{path}: {MODELS}.{name}", name, entry, settings)
+        for name, entry in entries.items()
+        if not is_remote(entry)
+    ]
 
 
 def _spec(where: str, name: str, entry: object, settings: Settings) -> ModelSpec:

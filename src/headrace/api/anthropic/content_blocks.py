@@ -46,7 +46,7 @@ class BlockStream:
         self._hide_thinking = hide_thinking
         self._index = -1
         self._open: type[Block] | None = None
-        self._thought = hashlib.sha256()
+        self._thought, self._signature = hashlib.sha256(), ""
 
     def feed(self, events: Sequence[AnswerEvent]) -> list[BlockEvent]:
         """More of the answer."""
@@ -56,10 +56,11 @@ class BlockStream:
                 case Text(text):
                     found += self._opened(TextBlock(""))
                     found.append(self._grown(TextDelta(text)))
-                case Reasoning(text):
+                case Reasoning(text, signature):
                     found += self._opened(ThinkingBlock("", ""))
                     self._thought.update(text.encode())
-                    if not self._hide_thinking:
+                    self._signature = signature or self._signature
+                    if text and not self._hide_thinking:
                         found.append(self._grown(ThinkingDelta(text)))
                 case CallStart(_, call_id, name):
                     found += self.close()
@@ -74,7 +75,7 @@ class BlockStream:
         """Close the block that is open."""
         found: list[BlockEvent] = []
         if self._open is ThinkingBlock:
-            found.append(self._grown(SignatureDelta(self._thought.hexdigest())))
+            found.append(self._grown(SignatureDelta(self._signature or self._thought.hexdigest())))
         if self._open is not None:
             found.append(BlockStop(self._index))
         self._open = None
@@ -87,7 +88,7 @@ class BlockStream:
         self._index += 1
         self._open = type(block)
         if self._open is ThinkingBlock:
-            self._thought = hashlib.sha256()
+            self._thought, self._signature = hashlib.sha256(), ""
         return [*found, BlockStart(self._index, block)]
 
     def _grown(self, delta: Delta) -> BlockDelta:
@@ -109,7 +110,8 @@ def whole_blocks(
             case Text():
                 blocks.append(TextBlock(text))
             case Reasoning():
-                signature = hashlib.sha256(text.encode()).hexdigest()
+                signed = [one.signature for one in (first, *more) if isinstance(one, Reasoning)]
+                signature = "".join(signed) or hashlib.sha256(text.encode()).hexdigest()
                 blocks.append(ThinkingBlock("" if hide_thinking else text, signature))
             case CallStart(_, call_id, name):
                 complete = isinstance(more[-1], CallEnd) if more else False

@@ -84,7 +84,8 @@ class MessageWriter:
         self._blocks = BlockStream(hide_thinking=reply.hide_thinking)
         self._ending = MessageEnd("end_turn", None)
         self._reasoning_tokens = 0
-        self._usage = _usage(Usage(len(prepared.prompts[0].tokens), 0, 0), 0)
+        prompt = prepared.prompts[0]
+        self._usage = _usage(Usage(len(prompt.tokens) or prompt.estimated_tokens, 0, 0), 0)
 
     def opening(self) -> bytes:
         """The message without content, and a ping: both before the prompt is computed."""

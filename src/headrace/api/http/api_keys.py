@@ -193,6 +193,7 @@ def _owner_of(digest: bytes) -> str:
 _TABLE: Sequence[tuple[str, str, Scope]] = (
     ("POST", "/v1/models/.+/(load|unload)", "admin"),
     ("POST", "/api/(pull|push)", "admin"),
+    ("GET", "/v1/organization/.+", "admin"),
     ("POST", "/api/(create|copy)", "alias"),
     ("DELETE", "/api/delete", "alias"),  # a model of the hub needs admin: only its handler knows which it is
 )

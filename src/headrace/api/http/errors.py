@@ -143,6 +143,8 @@ def error_response(error: HeadraceError, call: HttpCall) -> Response:
         headers["www-authenticate"] = "Bearer"
     if error.status == 408:
         headers["connection"] = "close"  # the rest of the body is not wanted
+    if error.should_retry is not None:
+        headers["x-should-retry"] = str(error.should_retry).lower()
     status, body = shape(error, call)
     return json_response(body, status=status, headers=headers)
 

@@ -6,7 +6,7 @@ import ipaddress
 import json
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from urllib.parse import urlsplit
 
@@ -22,7 +22,7 @@ from headrace.api.service import Service
 from headrace.config.settings import Settings
 from headrace.errors import HeadraceError, InvalidRequest
 from headrace.inference.accounts import Account, ReadLimits
-from headrace.inference.call_context import CallContext
+from headrace.inference.call_context import HOPS, CallContext
 from headrace.storage.database import Database
 from headrace.storage.keys import Keys
 
@@ -63,7 +63,11 @@ class ServerMiddleware:
         sent = headers.get("x-request-id", "")
         request_id = sent if _CLIENT_ID.fullmatch(sent) else new_request_id()
         call = HttpCall(
-            request_id=request_id, method=scope["method"], path=scope["path"], account=self._keys.everybody
+            request_id=request_id,
+            method=scope["method"],
+            path=scope["path"],
+            account=self._keys.everybody,
+            hops=_hops(headers.get(HOPS, "")),
         )
         if "anthropic-version" in headers and call.path.startswith("/v1/models"):
             call.surface = MESSAGES_PATH  # this path is of two surfaces
@@ -78,6 +82,7 @@ class ServerMiddleware:
                     (b"x-request-id", request_id.encode()),
                     (b"request-id", request_id.encode()),  # as Anthropic calls it
                     *call.account.headers(),
+                    *_encoded(call.reply_headers),
                     *warning_headers(call),
                 ]
             await send(message)
@@ -161,6 +166,16 @@ class ServerMiddleware:
             )
             raise Unauthorized(f"the API key {said}")
         return account
+
+
+def _encoded(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    return [(name.encode(), text.encode("latin-1", "replace")) for name, text in headers.items()]
+
+
+def _hops(sent: str) -> tuple[str, ...]:
+    """The servers that a request has passed; what is no list of them counts as none."""
+    found = tuple(word.strip() for word in sent.split(",")) if sent else ()
+    return found if all(_CLIENT_ID.fullmatch(word) for word in found) else ()
 
 
 def warning_headers(call: CallContext) -> list[tuple[bytes, bytes]]:

@@ -126,10 +126,11 @@ class Server(uvicorn.Server):
         """Drain, then close. Requests still under way after `shutdown_timeout` end with an error event."""
         self._service.gate.draining = True
         deadline_s = asyncio.get_running_loop().time() + self._service.settings.shutdown_timeout
-        while self._service.local.runs and not self.force_drain:
+        while (self._service.local.runs or self._service.remote.running) and not self.force_drain:
             if asyncio.get_running_loop().time() > deadline_s:
                 break
             await asyncio.sleep(0.02)
+        await self._service.remote.close()  # what is left there ends with an error
         for generation in list(self._service.local.runs):
             generation.fail(EngineStopped("the server shut down before this reply ended: send it again"))
         deadline_s = asyncio.get_running_loop().time() + CANCEL_S

@@ -74,7 +74,7 @@ async def embed(http: HttpRequest) -> Response:
     used = await use_model(http, body)
     request = EmbeddingRequest(
         id=new_id("embed"),
-        model=used.model.name,
+        model=used.served_name,
         keep_alive_s=body.keep_alive_s,
         inputs=tuple(texts),
         dimensions=body.dimensions,
@@ -122,6 +122,6 @@ async def embeddings(http: HttpRequest) -> Response:
     used = await use_model(http, body)
     inputs = (body.prompt,) if body.prompt else ()
     request = EmbeddingRequest(
-        id=new_id("embed"), model=used.model.name, keep_alive_s=body.keep_alive_s, inputs=inputs
+        id=new_id("embed"), model=used.served_name, keep_alive_s=body.keep_alive_s, inputs=inputs
     )
     return await respond_whole(http, request, EmbeddingReply())

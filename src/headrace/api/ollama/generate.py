@@ -88,7 +88,7 @@ def _request(body: GenerateBody, used: ResolvedModel, call: HttpCall) -> ChatReq
     given: dict[str, Any] = {"id": new_id("gen"), **generation(body, used, call)}
     if body.suffix:
         return CompletionRequest(prompts=(prompt,), suffix=body.suffix, **given)
-    if body.raw or used.model.template is None:
+    if body.raw or not used.is_chat:
         if not body.raw:
             _warn_without_template(body, used, call)
         return CompletionRequest(prompts=(prompt,), **given)

@@ -55,7 +55,7 @@ def generation(body: AnswerBody, used: ResolvedModel, call: HttpCall) -> dict[st
     call.warnings += warnings
     more = {} if body.logprob_count is None else {"logprobs": body.logprob_count}
     return {
-        "model": used.model.name,
+        "model": used.served_name,
         "keep_alive_s": body.keep_alive_s,
         "sampling": options.sampling() | more,
         "context_limit": options.num_ctx,

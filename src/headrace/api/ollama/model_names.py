@@ -15,19 +15,22 @@ from headrace.inference.limits import allowed_keep_alive
 from headrace.storage.aliases import Alias
 
 if TYPE_CHECKING:
-    from headrace.engine.client import LoadedModel
     from headrace.workers.model_entry import ModelEntry
 
 TAG = ":latest"  # what Ollama's clients put after a name that has no tag
 
 
 class ResolvedModel(Struct, frozen=True):
-    """A model in use, under the name that the client gave. `load_s` was spent until it was there."""
+    """A model in use, under the name that the client gave. `load_s` was spent until it was there.
+
+    `served_name` is the name that requests of this server give it. `is_chat`: it answers conversations.
+    """
 
     name: str
-    model: LoadedModel
+    served_name: str
     alias: Alias | None
     load_s: float
+    is_chat: bool = True
 
     @property
     def system(self) -> str | None:
@@ -43,19 +46,24 @@ class ResolvedModel(Struct, frozen=True):
 async def use_model(http: HttpRequest, body: UsingBody) -> ResolvedModel:
     """The model that `body` names, kept in memory as long as it says; ModelNotFound."""
     service, call, start_s = get_service(http), call_of(http), time.monotonic()
+    route = service.remote.find(body.model.removesuffix(TAG))
+    if route is not None:
+        return ResolvedModel(body.model, route.name, None, 0.0)
     entry, alias = _find(service, body.model)
     keep_alive_s = allowed_keep_alive(body.keep_alive_s, call)
     model = await service.use(call, entry.name, keep_alive_s=keep_alive_s)
     if entry.fixed and keep_alive_s is not None and keep_alive_s >= 0:
         message = "keep_alive has no effect: the model belongs to the program that started this server"
         call.warn("keep_alive", message)
-    return ResolvedModel(body.model, model, alias, time.monotonic() - start_s)
+    load_s = time.monotonic() - start_s
+    return ResolvedModel(body.model, model.name, alias, load_s, is_chat=model.template is not None)
 
 
 async def unload_model(http: HttpRequest, body: AnswerBody) -> None:
     """Free the memory of the model that `body` names, as soon as nothing uses it. Needs the scope admin."""
     service = get_service(http)
     call_of(http).account.require("admin")
+    service.remote.check_local(body.model.removesuffix(TAG))
     entry, _ = _find(service, body.model)
     await service.models.unload_when_idle(entry)
 

@@ -19,7 +19,9 @@ from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.errors import json_response
 from headrace.api.ollama.bodies import ModelBody
 from headrace.api.ollama.catalog import CatalogEntry, entries, find_entry
+from headrace.api.ollama.model_names import TAG
 from headrace.api.ollama.schema import (
+    OllamaDetails,
     OllamaModel,
     OllamaProcesses,
     OllamaRunning,
@@ -40,6 +42,7 @@ from headrace.weights.checkpoint import open_checkpoint
 
 if TYPE_CHECKING:
     from headrace.engine.client import LoadedModel
+    from headrace.gateway.routes import Route
     from headrace.workers.model_entry import ModelEntry as ServedEntry
 
 FOREVER = "9999-12-31T23:59:59Z"
@@ -68,7 +71,8 @@ async def tags(http: HttpRequest) -> Response:
     """The models on this machine: served, shipped, in the hub's cache, and aliases."""
     service = get_service(http)
     found = await service.run_in_thread(lambda: entries(service))
-    return json_response(OllamaTags([_model(entry) for entry in found]))
+    remote = [_remote_model(route) for route in service.remote.routes]
+    return json_response(OllamaTags([*(_model(entry) for entry in found), *remote]))
 
 
 @Endpoint("GET", "/api/ps", reply=OllamaProcesses)
@@ -91,6 +95,7 @@ async def show(http: HttpRequest) -> Response:
     """What a model is."""
     service = get_service(http)
     body = await read_checked(ShowBody, http)
+    service.remote.check_local(body.model.removesuffix(TAG))
     shown = await service.run_in_thread(lambda: _shown(service, body.model))
     return json_response(msgspec.structs.replace(shown, warnings=call_of(http).warnings or UNSET))
 
@@ -103,6 +108,18 @@ def _model(entry: CatalogEntry) -> OllamaModel:
         size=entry.size_bytes,
         digest=entry.digest,
         details=entry.details,
+    )
+
+
+def _remote_model(route: Route) -> OllamaModel:
+    return OllamaModel(
+        name=route.name,
+        model=route.name,
+        modified_at=timestamp(route.created_s),
+        size=0,
+        digest="",
+        details=OllamaDetails(format="remote"),
+        remote_host=",".join(route.owners),
     )
 
 

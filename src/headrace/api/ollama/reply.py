@@ -141,11 +141,12 @@ class Lines:
             prompt_eval_duration=nanoseconds(timing.first_token_s - timing.queue_s),
             eval_count=usage.completion_tokens,
             eval_duration=nanoseconds(timing.total_s - timing.first_token_s),
-            seed=self.finished.seed,
+            seed=UNSET if self.finished.seed is None else self.finished.seed,
             warnings=warnings or UNSET,
         )
-        if self._gives_context and isinstance(line, OllamaGenerate):
-            return msgspec.structs.replace(line, context=[*self._prepared.prompts[0].tokens, *self.tokens])
+        tokens = self._prepared.prompts[0].tokens  # none of a remote model
+        if self._gives_context and tokens and isinstance(line, OllamaGenerate):
+            return msgspec.structs.replace(line, context=[*tokens, *self.tokens])
         return line
 
     def _cut_calls(self) -> list[ParameterWarning]:

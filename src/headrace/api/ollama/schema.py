@@ -78,7 +78,8 @@ class OllamaDetails(msgspec.Struct, frozen=True):
 
 
 class OllamaModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A model on this machine, under both names that clients read."""
+    """A model on this machine, under both names that clients read; `remote_host` names the providers of one
+    that is answered elsewhere."""
 
     name: str
     model: str
@@ -86,6 +87,7 @@ class OllamaModel(msgspec.Struct, frozen=True, kw_only=True):
     size: int
     digest: str
     details: OllamaDetails
+    remote_host: str | UnsetType = UNSET
 
 
 class OllamaTags(msgspec.Struct, frozen=True):

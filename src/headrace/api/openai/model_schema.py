@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-ModelState = Literal["unloaded", "loading", "loaded", "failed"]
+ModelState = Literal["unloaded", "loading", "loaded", "failed", "remote"]
 
 
 class ModelCard(msgspec.Struct, frozen=True):

@@ -19,6 +19,7 @@ from headrace.api.openai.model_schema import ModelCard, ModelList
 from headrace.api.service import Service, get_service
 
 if TYPE_CHECKING:
+    from headrace.gateway.routes import Route
     from headrace.workers.model_entry import ModelEntry
 
 
@@ -44,7 +45,17 @@ def model_cards(service: Service) -> ModelList:
         for name, alias in service.sources.aliases.items()
         if alias.target in cards and not service.models.serves(name)
     ]
-    return ModelList([*cards.values(), *aliased])
+    return ModelList([*cards.values(), *aliased, *map(_remote_card, service.remote.routes)])
+
+
+def _remote_card(route: Route) -> ModelCard:
+    """A model that is answered elsewhere: what its provider would say of it is not known here."""
+    return ModelCard(
+        *(route.name, route.created_s, None, None),
+        owned_by=",".join(route.owners),
+        state="remote",
+        aliases=route.settings.aliases,
+    )
 
 
 def _for_anthropic(http: HttpRequest) -> bool:

@@ -218,6 +218,8 @@ class ChunkWriter:
         if not self._options.stream.continuous_usage_stats:
             return None
         prompt = len(self._prepared.prompts[index // self._prepared.choices].tokens)
+        if not prompt:  # a remote model's counts come at the end
+            return None
         return UsageBody(prompt, self._tokens[index], prompt + self._tokens[index])
 
     def finish(self) -> bytes:
@@ -286,4 +288,5 @@ def _per_second(count: int, ms: float) -> float:
 def _seed(finished: Sequence[PromptFinished]) -> int | UnsetType:
     """The seed that repeats the reply; none where each of several prompts drew its own."""
     seeds = {one.seed for one in finished}
-    return seeds.pop() if len(seeds) == 1 else UNSET
+    seed = seeds.pop() if len(seeds) == 1 else None
+    return UNSET if seed is None else seed

@@ -23,7 +23,7 @@ from headrace.api.tei.tokens import TeiToken, tei_tokens
 from headrace.errors import InvalidRequest
 from headrace.inference.call_context import CallContext
 from headrace.inference.preparation import chat_prompt
-from headrace.inference.prompt_ids import check_characters
+from headrace.tokenization.prompts import check_characters
 
 if TYPE_CHECKING:
     from headrace.engine.client import LoadedModel

@@ -16,7 +16,7 @@ from headrace.api.openai.prompts import read_prompts
 from headrace.api.service import get_service
 from headrace.api.tei.bodies import raw_response
 from headrace.errors import InvalidRequest
-from headrace.inference.prompt_ids import check_characters
+from headrace.tokenization.prompts import check_characters
 
 if TYPE_CHECKING:
     from headrace.engine.client import LoadedModel

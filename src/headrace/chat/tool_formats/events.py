@@ -16,9 +16,11 @@ class Text(Struct, frozen=True):
 
 
 class Reasoning(Struct, frozen=True):
-    """More text of the reasoning."""
+    """More text of the reasoning. A remote model may sign a block of it; `signature` comes at its end, with
+    an empty text."""
 
     text: str
+    signature: str = ""
 
 
 class CallStart(Struct, frozen=True):

@@ -34,7 +34,7 @@ class GuardHandler:
 
     def __init__(self, inner: Handler, guards: Mapping[str, GuardSettings], runner: ModelRunner) -> None:
         self.guards = guards
-        self._inner, self._runner = inner, runner
+        self.inner, self._runner = inner, runner
 
     def handle(self, request: InferenceRequest, call: CallContext) -> EventBatches:
         """See `Handler.handle`. A guard that blocks what was sent raises ContentBlocked.
@@ -43,7 +43,7 @@ class GuardHandler:
         """
         guards = chosen(self.guards, request.guards) if isinstance(request, GenerationRequest) else {}
         if not guards or not isinstance(request, GenerationRequest):
-            return self._inner.handle(request, call)
+            return self.inner.handle(request, call)
         return self._guarded_batches(request, guards, call)
 
     async def _guarded_batches(
@@ -53,7 +53,7 @@ class GuardHandler:
         has_output = any("output" in one.on for one in guards.values())
         if has_output:
             request = _without_logprobs(request, call)
-        async with aclosing(self._inner.handle(request, call)) as batches:
+        async with aclosing(self.inner.handle(request, call)) as batches:
             if not has_output:
                 async for batch in batches:
                     yield batch

@@ -17,6 +17,7 @@ from headrace.weights.tensor_file import MAX_STACKED, TensorInfo
 LOG = logging.getLogger("headrace.weights")
 WRAPPED = {"gemma3": "gemma3_text"}
 """Model types for images and text, and those of their text models."""
+_OF_CLASS = {"XLMRobertaFlashConfig": "xlm-roberta"}
 _OF_WRAPPER = ("architectures", "dtype", "torch_dtype", "quantization_config", "compression_config")
 _TEXT = re.compile(r"^(?:model\.)?language_model\.(?:model\.)?(?!lm_head\.)")
 _OUTPUT = re.compile(r"^language_model\.(?=lm_head\.)")
@@ -41,8 +42,12 @@ _STACKED = re.compile(r"(.*)\.mlp\.experts\.(gate_up_proj|down_proj)")
 
 
 def text_model_config(config: Config) -> Config:
-    """The config of the text model in a model for images and text; any other as it is."""
+    """The config of the text model in a model for images and text; any other as it is, with the model type
+    that its class means where it has none (jina-reranker-v2)."""
     model_type = config.get("model_type")
+    if model_type is None:
+        named = str(find(config, "auto_map.AutoConfig")).rpartition(".")[2]
+        return config | {"model_type": _OF_CLASS[named]} if named in _OF_CLASS else config
     if not isinstance(model_type, str) or model_type not in WRAPPED:
         return config
     text = find(config, "text_config")

@@ -140,7 +140,8 @@ class ResponseAnswer:
 
     def _count(self, done: PromptFinished) -> None:
         usage = done.usage
-        self.response.seed = done.seed
+        if done.seed is not None:
+            self.response.seed = done.seed
         self.response.usage = ResponseUsage(
             usage.prompt_tokens,
             ResponseInputDetails(usage.cached_tokens, usage.cache_miss_reason),
@@ -159,6 +160,8 @@ class ResponseAnswer:
                         )
                     self._say(text)
                 case Reasoning(text):
+                    if not text:  # a signature, for which there is no place
+                        continue
                     if self._open is None or not isinstance(self._open.item, ReasoningItem):
                         self._start(ReasoningItem(id=item_id(ReasoningItem), status="in_progress"))
                     self._say(text)

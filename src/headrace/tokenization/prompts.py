@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from headrace.errors import ContextLengthExceeded
-from headrace.inference.requests import Prompt
-
-if TYPE_CHECKING:
-    from headrace.engine.client import LoadedModel
+from headrace.tokenization.tokenizer import Tokenizer
 
 TOKEN_CHARACTERS = 512
 """No vocabulary has a token that stands for more."""
@@ -24,9 +19,11 @@ def check_characters(text: str, context_length: int, param: str) -> None:
         )
 
 
-def prompt_ids(prompt: Prompt, model: LoadedModel, param: str) -> tuple[int, ...]:
+def prompt_ids(
+    prompt: str | tuple[int, ...], tokenizer: Tokenizer, context_length: int, param: str
+) -> tuple[int, ...]:
     """The tokens of a prompt; ContextLengthExceeded names `param` for a text that cannot fit."""
     if not isinstance(prompt, str):
         return prompt
-    check_characters(prompt, model.context_length, param)
-    return tuple(model.tokenizer.encode_prompt(prompt))
+    check_characters(prompt, context_length, param)
+    return tuple(tokenizer.encode_prompt(prompt))

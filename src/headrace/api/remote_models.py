@@ -1,0 +1,77 @@
+"""The models of a server that are answered elsewhere; without any, the extra `gateway` is not imported."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from headrace.config.extras import extra_module
+from headrace.config.providers import is_remote
+from headrace.config.settings import Settings
+from headrace.errors import InvalidRequest
+from headrace.inference.attempts import NoSpendRecorder, SpendRecorder
+from headrace.inference.handler import Handler
+from headrace.storage.database import Database
+
+if TYPE_CHECKING:
+    from headrace.gateway.routes import Route
+    from headrace.gateway.routing_handler import RoutingHandler
+
+EXTRA = "gateway"
+LIBRARIES = ("aiohttp", "cryptography", "jsonschema_rs")
+
+
+class RemoteModels:
+    """What stands before `local`: see `gateway.routing_handler`, made when there is a remote model."""
+
+    def __init__(self, local: Handler, database: Database) -> None:
+        self._local, self._database = local, database
+        self._routing: RoutingHandler | None = None
+        self.spend: SpendRecorder = NoSpendRecorder()
+        """What books attempts; to be set before the first update."""
+
+    @property
+    def routes(self) -> Sequence[Route]:
+        """The remote models."""
+        return [] if self._routing is None else self._routing.routes
+
+    @property
+    def running(self) -> int:
+        """Requests to remote models that have not ended."""
+        return 0 if self._routing is None else self._routing.running
+
+    def update(self, settings: Settings, entries: Mapping[str, object]) -> None:
+        """Serve the remote models among `entries` of [models] from now on.
+
+        Raises UsageError, also where the extra is not installed; then nothing changes.
+        """
+        remote = {name: entry for name, entry in entries.items() if is_remote(entry)}
+        if self._routing is None and not remote:
+            return
+        building = extra_module(EXTRA, "headrace.gateway.building", *LIBRARIES)
+        self._routing = building.updated(
+            *(self._routing, self._local, self._database, self.spend),
+            *(settings, entries, int(time.time())),
+        )
+
+    def find(self, name: str | None) -> Route | None:
+        """The remote model of that name or alias."""
+        return None if self._routing is None else self._routing.find(name)
+
+    def check_local(self, name: str | None) -> None:
+        """InvalidRequest where the name is a remote model's."""
+        if self.find(name) is not None:
+            raise InvalidRequest(
+                f"{name!r} is a remote model: this needs a model of this machine", param="model"
+            )
+
+    @property
+    def handler(self) -> Handler:
+        """What answers requests, until the next update; without remote models nothing is in their way."""
+        return self._routing or self._local
+
+    async def close(self) -> None:
+        """End what is running and close all connections."""
+        if self._routing is not None:
+            await self._routing.close()

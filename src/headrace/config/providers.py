@@ -1,0 +1,172 @@
+"""Settings of remote models: `[providers.NAME]`, and the entries of `[models]` that name a provider."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar, cast
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+
+from headrace.config.names import known_name
+from headrace.config.setting import Setting, table_of
+from headrace.config.values import SWITCH, Values, integer, number, one_of, text, texts
+from headrace.errors import UsageError
+
+DialectName = Literal["openai_chat", "openai_responses", "anthropic", "google"]
+
+S = TypeVar("S", bound=Struct)
+
+
+def _url(value: object) -> str:
+    wanted = "an address such as https://api.example.com/v1, without a key, a query or a fragment"
+    if not isinstance(value, str):
+        raise ValueError(wanted)
+    try:
+        parts = urlsplit(value)
+        parts.port  # noqa: B018 - it is checked when it is read
+    except ValueError:
+        raise ValueError(wanted) from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or not value.isprintable():
+        raise ValueError(wanted)
+    if parts.username or parts.password or parts.query or parts.fragment or " " in value:
+        raise ValueError(wanted)
+    return value.rstrip("/")
+
+
+URL = Values("url", _url, (str,))
+"""The address of an API, without a slash at its end."""
+_TIMEOUT_S = number(0.1, 86_400, "seconds")
+
+
+class ProviderSettings(Struct, frozen=True, kw_only=True):
+    """One provider. The name of one that is known by name stands for address, dialect and key's variable."""
+
+    kind: Annotated[
+        str | None,
+        Setting(
+            help="provider or server whose ways this one has, such as openai or vllm",
+            values=text("name"),
+            shown_default="its own name, where that is known",
+        ),
+    ] = None
+    dialect: Annotated[
+        DialectName | None,
+        Setting(help="API that it speaks", values=one_of(DialectName), shown_default="the kind's"),
+    ] = None
+    base_url: Annotated[
+        str | None,
+        Setting(help="where its API is, with its version", values=URL, shown_default="the kind's"),
+    ] = None
+    api_key_env: Annotated[
+        str | None,
+        Setting(
+            help="environment variable with its key; it goes before a key of `headrace providers add`",
+            values=text("variable"),
+            shown_default="the kind's",
+        ),
+    ] = None
+    connect_timeout: Annotated[float, Setting(help="time until a connection stands", values=_TIMEOUT_S)] = (
+        10.0
+    )
+    first_byte_timeout: Annotated[
+        float, Setting(help="time from then until the reply begins", values=_TIMEOUT_S)
+    ] = 120.0
+    idle_timeout: Annotated[float, Setting(help="time without any byte of the reply", values=_TIMEOUT_S)] = (
+        60.0
+    )
+    total_timeout: Annotated[float, Setting(help="time of a whole attempt", values=_TIMEOUT_S)] = 900.0
+    max_connections: Annotated[
+        int, Setting(help="connections to it at the same time", values=integer(1, 10_000))
+    ] = 256
+    allow_private: Annotated[
+        bool,
+        Setting(
+            help="connect also where a public name leads to a private address",
+            values=SWITCH,
+            shown_default="false",
+        ),
+    ] = False
+
+
+class RemoteModelSettings(Struct, frozen=True, kw_only=True):
+    """An entry of `[models]` that is answered elsewhere: by a provider's model, or by targets in order."""
+
+    provider: Annotated[
+        str | None,
+        Setting(help="name of a table of [providers]", values=text("name"), shown_default="none"),
+    ] = None
+    model: Annotated[
+        str | None,
+        Setting(
+            help="the provider's name of the model", values=text("name"), shown_default="the entry's name"
+        ),
+    ] = None
+    targets: Annotated[
+        tuple[str, ...],
+        Setting(
+            help="other entries of [models], models of this machine, or provider/model; "
+            "where one fails the next one answers",
+            values=texts("name[,name]"),
+            shown_default="none",
+        ),
+    ] = ()
+    aliases: Annotated[
+        tuple[str, ...], Setting(help="further names", values=texts("name[,name]"), shown_default="none")
+    ] = ()
+    max_attempts: Annotated[
+        int, Setting(help="attempts for a request, at all targets together", values=integer(1, 10))
+    ] = 3
+    hedge: Annotated[
+        bool,
+        Setting(
+            help="ask the next target too where the first has said nothing for longer than it does in 95 % "
+            "of cases; of at most 5 % of requests",
+            values=SWITCH,
+            shown_default="false",
+        ),
+    ] = False
+    drop: Annotated[
+        tuple[str, ...],
+        Setting(
+            help="parameters that are left out with a warning where a target cannot honor them",
+            values=texts("name[,name]"),
+            shown_default="none",
+        ),
+    ] = ()
+
+
+PROVIDER_SETTINGS: Mapping[str, Setting] = table_of(ProviderSettings)
+REMOTE_MODEL_SETTINGS: Mapping[str, Setting] = table_of(RemoteModelSettings)
+REMOTE_MARKS = ("provider", "targets")
+"""Settings by which an entry of [models] is known to be answered elsewhere."""
+
+
+def is_remote(entry: object) -> bool:
+    """Whether an entry of [models] is answered elsewhere."""
+    return isinstance(entry, Mapping) and any(mark in entry for mark in REMOTE_MARKS)
+
+
+def read_provider(name: str, entry: object, where: str) -> ProviderSettings:
+    """The table of a provider; UsageError names what is unknown or no value."""
+    return _read(ProviderSettings, PROVIDER_SETTINGS, entry, f"{where}.{name}")
+
+
+def read_remote_model(name: str, entry: object, where: str) -> RemoteModelSettings:
+    """An entry of [models]; UsageError names what is unknown, no value, or contradicts itself."""
+    found = _read(RemoteModelSettings, REMOTE_MODEL_SETTINGS, entry, f"{where}.{name}")
+    if (found.provider is None) == (not found.targets):
+        raise UsageError(f"{where}.{name} has provider and targets: give one of them")
+    if found.model is not None and found.provider is None:
+        raise UsageError(f"{where}.{name}.model needs provider: targets have models of their own")
+    return found
+
+
+def _read(kind: type[S], rows: Mapping[str, Setting], entry: object, where: str) -> S:
+    if not isinstance(entry, Mapping):
+        raise UsageError(f"{where} is no table")
+    values: dict[str, Any] = {}
+    for key, value in cast("Mapping[str, object]", entry).items():
+        row = rows[known_name(key, list(rows), f"{where}: unknown {key!r}")]
+        values[key] = row.parse(value, f"{where}.{key}")
+    return kind(**values)

@@ -1,0 +1,226 @@
+"""One attempt with its money: set aside before it, booked after it, whatever becomes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from headrace.errors import ContextLengthExceeded, HeadraceError, InvalidRequest, Overloaded
+from headrace.gateway.target_state import TargetState
+from headrace.inference.attempts import Attempt, AttemptKind, Billed, Hold, SpendRecorder, TokenCounts
+from headrace.inference.call_context import CallContext
+from headrace.inference.events import InferenceEvent, OutputDelta, Prepared, PromptFinished, Started
+from headrace.inference.handler import Batch, Handler
+from headrace.inference.requests import GenerationRequest
+from headrace.providers.failure import AttemptFailed, Failure
+from headrace.providers.remote_attempt import RemoteAttempt, choices_of, prompt_tokens
+from headrace.providers.usage import ReportedUsage
+
+UNBOUNDED_OUTPUT = 32_768
+"""Tokens of a choice for which money is set aside where the request has no `max_tokens`."""
+
+
+class AttemptRun:
+    """An attempt at one target. `open` it, read `rest` to its end, and `close` it in any case."""
+
+    def __init__(
+        self,
+        state: TargetState,
+        request: GenerationRequest,
+        call: CallContext,
+        number: int,
+        kind: AttemptKind,
+        route: str,
+    ) -> None:
+        self.state = state
+        self.first: Batch = ()
+        """The batch with the first content."""
+        self.cost_nano_usd: int | None = None
+        self._kind: AttemptKind = kind
+        self._request, self._call, self._number, self._route = request, call, number, route
+        self._batches: AsyncGenerator[Batch] | None = None
+        self._remote: RemoteAttempt | None = None
+        self._hold: Hold | None = None
+        self._spend: SpendRecorder | None = None
+        self._start_s, self._start_unix_s = time.monotonic(), time.time()
+        self._first_s: float | None = None
+        self._usage = ReportedUsage()
+        self._failure: Failure | None = None
+        self._is_complete = False
+
+    async def open(self, local: Handler, spend: SpendRecorder, deadline_s: float) -> None:
+        """Set money aside, send the request, and wait for the first content.
+
+        Raises AttemptFailed, or the error of a budget. Then, and if it is cancelled, it is closed.
+        """
+        state = self.state
+        try:
+            self._hold = await spend.reserve(
+                account=self._call.account.name,
+                target=state.name,
+                provider=state.provider,
+                model=state.provider_model,
+                most=worst_case(self._request),
+                request_id=self._call.request_id,
+                route=self._route,
+            )
+            self._spend = spend
+            if state.remote is None:
+                self._batches = _local_batches(local, self._request, self._call, deadline_s)
+            else:
+                self._remote = state.remote.attempt(self._request, self._call, deadline_s=deadline_s)
+                self._batches = self._remote.batches()
+            self.first = await anext(self._batches)
+            self._first_s = time.monotonic() - self._start_s
+            await self._look(self.first)
+        except StopAsyncIteration:
+            await self._fail(Failure(phase="end", kind="truncated", message="answered nothing", billed="yes"))
+        except AttemptFailed as error:
+            await self._fail(error.failure)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def rest(self) -> AsyncGenerator[Batch]:
+        """The batches after the first. Raises AttemptFailed."""
+        assert self._batches is not None
+        try:
+            async for batch in self._batches:
+                await self._look(batch)
+                yield batch
+            if not self._is_complete:
+                raise AttemptFailed(
+                    Failure(phase="end", kind="truncated", message="ended without an end", billed="yes")
+                )
+        except AttemptFailed as error:
+            await self._fail(error.failure)
+
+    async def _look(self, batch: Batch) -> None:
+        """Book the attempt before its last batch goes out, so that the reply can say what it cost."""
+        if not any(isinstance(event, PromptFinished) for event in batch):
+            return
+        self._is_complete = True
+        if self._remote is not None:
+            self._usage = self._remote.usage
+        else:
+            self._usage = ReportedUsage(_local_tokens(batch))
+        self.state.breaker.succeeded()
+        if self._first_s is not None:
+            self.state.times.add(self._first_s)
+        await self._settle("ok", "yes")
+
+    async def _fail(self, failure: Failure) -> None:
+        """Close it, and raise AttemptFailed."""
+        self._failure = failure
+        await self.close()
+        raise AttemptFailed(failure)
+
+    async def close(self) -> None:
+        """Stop what is running and book what it came to; a second call changes nothing. What was set aside is
+        released even where this is cancelled."""
+        await asyncio.shield(self._closed())
+
+    async def _closed(self) -> None:
+        batches, self._batches = self._batches, None
+        if batches is not None:
+            await batches.aclose()
+        if self._remote is not None:
+            self._usage = self._remote.usage
+        if self._failure is not None:
+            self.state.breaker.failed(self._failure)
+            await self._settle(self._failure.kind, self._failure.billed)
+        elif not self._is_complete:
+            self.state.breaker.dropped()
+            was_sent = self._remote is None or self._remote.was_sent
+            await self._settle("cancelled", "maybe" if was_sent else "no")
+
+    async def _settle(self, outcome: str, billed: Billed) -> None:
+        hold, self._hold = self._hold, None
+        if hold is None or self._spend is None:
+            return
+        state = self.state
+        attempt = Attempt(
+            request_id=self._call.request_id,
+            number=self._number,
+            kind=self._kind,
+            account=self._call.account.name,
+            target=state.name,
+            provider=state.provider,
+            provider_model=state.provider_model,
+            started_unix_s=self._start_unix_s,
+            elapsed_s=time.monotonic() - self._start_s,
+            first_content_s=self._first_s,
+            outcome=outcome,
+            billed=billed,
+            tokens=self._usage.tokens,
+            raw_usage=self._usage.raw,
+            reported_nano_usd=self._usage.nano_usd,
+            route=self._route,
+        )
+        self.cost_nano_usd = await self._spend.settle(hold, attempt)
+
+    @property
+    def fingerprint(self) -> str | None:
+        """The provider's word for what has answered."""
+        return None if self._remote is None else self._remote.fingerprint
+
+
+def worst_case(request: GenerationRequest) -> TokenCounts:
+    """The most tokens that a request may come to."""
+    each = int(request.sampling.get("max_tokens") or UNBOUNDED_OUTPUT)
+    return TokenCounts(input=prompt_tokens(request), output=each * choices_of(request))
+
+
+def _local_tokens(batch: Batch) -> TokenCounts:
+    ends = [event.usage for event in batch if isinstance(event, PromptFinished)]
+    cached = sum(one.cached_tokens for one in ends)
+    return TokenCounts(
+        input=sum(one.prompt_tokens for one in ends) - cached,
+        cache_read=cached,
+        output=sum(one.completion_tokens for one in ends),
+    )
+
+
+async def _local_batches(
+    local: Handler, request: GenerationRequest, call: CallContext, deadline_s: float
+) -> AsyncGenerator[Batch]:
+    """The batches of a model of this machine from the first content on; its errors as AttemptFailed."""
+    held: list[InferenceEvent] = []
+    try:
+        async with aclosing(local.handle(request, call)) as batches:
+            async for batch in batches:
+                held += [event for event in batch if not isinstance(event, Prepared | Started)]
+                if any(not isinstance(event, OutputDelta) or event.parts for event in held):
+                    yield held
+                    held = []
+    except HeadraceError as error:
+        raise AttemptFailed(local_failure(error)) from error
+    if held:
+        yield held
+
+
+def local_failure(error: HeadraceError) -> Failure:
+    """What an error of a model of this machine means to the loop of attempts."""
+    wait_s = None
+    if isinstance(error, Overloaded):
+        kind, wait_s = "overloaded", error.retry_after_s
+    elif isinstance(error, ContextLengthExceeded):
+        kind = "context"
+    elif isinstance(error, InvalidRequest):
+        kind = "invalid"
+    elif error.status == 404:
+        kind = "missing"
+    elif error.status in (408, 504):
+        kind = "timeout"
+    else:
+        kind = "server"
+    return Failure(
+        phase="headers",
+        kind=kind,
+        message=f"says: {error.message}",
+        status=error.status,
+        retry_after_s=wait_s,
+        param=error.param,
+    )

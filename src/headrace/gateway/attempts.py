@@ -1,0 +1,240 @@
+"""The only loop of attempts: over the targets of a route, within budgets of attempts, time and money.
+
+The commit point is the first content. Before it another target may take over; after it nothing is repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncGenerator, Sequence
+
+from msgspec.structs import replace
+
+from headrace.errors import HeadraceError
+from headrace.gateway.attempt_run import AttemptRun
+from headrace.gateway.hedging import HedgeShare
+from headrace.gateway.routes import LocalTarget, Route
+from headrace.gateway.target_state import TargetState
+from headrace.inference.attempts import AttemptKind, SpendRecorder
+from headrace.inference.call_context import CallContext
+from headrace.inference.events import InferenceEvent, PromptFinished, Started
+from headrace.inference.handler import Batch, Handler
+from headrace.inference.requests import GenerationRequest, InferenceRequest
+from headrace.providers.capabilities import only_generates
+from headrace.providers.failure import (
+    AttemptFailed,
+    Failure,
+    TargetBusy,
+    TargetRefused,
+    clamped_wait,
+    error_of,
+)
+from headrace.providers.remote_handler import prepared_for
+
+BACKOFF_S = 0.25
+"""Before the second attempt at one target; twice that before the third, and so on."""
+MAX_WAIT_S = 5.0
+"""A target that asks for a longer wait is not waited for."""
+TOTAL_S = 3600.0
+
+
+class Attempts:
+    """The attempts of one request."""
+
+    def __init__(
+        self,
+        route: Route,
+        states: Sequence[TargetState],
+        *,
+        local: Handler,
+        spend: SpendRecorder,
+        share: HedgeShare,
+        request: InferenceRequest,
+        call: CallContext,
+    ) -> None:
+        self._route, self._local, self._spend, self._share = route, local, spend, share
+        self._request, self._call = request, call
+        self._started = 0
+        self._usable = list(states)
+        self._requests: dict[TargetState, GenerationRequest] = {}
+        self._refusal: TargetRefused | None = None
+        self._last: TargetState | None = None
+        self._deadline_s = asyncio.get_running_loop().time() + (request.deadline_s or TOTAL_S)
+
+    def _honored(self, state: TargetState) -> GenerationRequest | None:
+        """What a target gets, None where it cannot honor the request: then it is no longer usable."""
+        if state not in self._requests:
+            try:
+                if state.remote is None:
+                    found = replace(only_generates(self._request, state.name), model=state.name)
+                else:
+                    found = state.remote.adapted(self._request, self._route.settings.drop, self._call)
+            except TargetRefused as error:
+                self._refusal = self._refusal or error
+                self._usable.remove(state)
+                return None
+            self._requests[state] = found
+        return self._requests[state]
+
+    async def batches(self) -> AsyncGenerator[Batch]:
+        """The events of the request. Raises TargetRefused where no target can honor it."""
+        found = next((one for state in list(self._usable) if (one := self._honored(state))), None)
+        if found is None:
+            assert self._refusal is not None
+            raise self._refusal
+        yield [prepared_for(found, self._route.name)]
+        run = await self._committed()
+        try:
+            self._note(run, run.first)
+            yield [Started()]
+            yield run.first
+            async for batch in run.rest():
+                self._note(run, batch)
+                yield batch
+        except AttemptFailed as error:
+            raise error_of(error.failure, run.state.name) from error
+        finally:
+            await run.close()
+
+    def _note(self, run: AttemptRun, batch: Sequence[InferenceEvent]) -> None:
+        """Keep in the call what the reply and the account have to know."""
+        call = self._call
+        if batch is run.first:
+            self._note_target(run.state)
+            call.first_token_s = time.monotonic() - call.arrival_s
+        if run.state.remote is not None:  # a model of this machine counts by itself
+            call.usages += [event.usage for event in batch if isinstance(event, PromptFinished)]
+        if run.cost_nano_usd is not None:
+            call.reply_headers["x-headrace-cost-usd"] = f"{run.cost_nano_usd / 1e9:.9f}"
+
+    def _note_target(self, state: TargetState) -> None:
+        self._call.reply_headers["x-headrace-target"] = state.name
+        self._call.reply_headers["x-headrace-attempts"] = str(self._started)
+
+    async def _committed(self) -> AttemptRun:
+        """The attempt that has given the first content. Raises the error of the last where none has."""
+        failed: AttemptFailed | None = None
+        while self._started < self._route.settings.max_attempts:
+            state = await self._next(failed)
+            if state is None:
+                break
+            try:
+                return await self._race(state, failed)
+            except AttemptFailed as error:
+                failed = error
+                if not error.failure.may_succeed_elsewhere:
+                    break
+                if not error.failure.may_succeed_again and self._last in self._usable:
+                    self._usable.remove(self._last)
+        raise self._exhausted(failed)
+
+    def _exhausted(self, failed: AttemptFailed | None) -> HeadraceError:
+        if failed is None:
+            return self._all_open()
+        assert self._last is not None
+        self._note_target(self._last)
+        error = error_of(failed.failure, self._last.name, attempts=self._started)
+        error.should_retry = False
+        return error
+
+    def _all_open(self) -> HeadraceError:
+        """The error where every breaker is open."""
+        state = min(self._usable, key=lambda one: one.breaker.wait_s)
+        cause = state.breaker.cause
+        said = "failed" if cause is None else cause.message
+        wait_s = max(1.0, state.breaker.wait_s)
+        error = TargetBusy(
+            f"the target {state.name!r} is left alone for {wait_s:.0f} s after failures: it {said}",
+            retry_after_s=wait_s,
+            reason="target",
+        )
+        error.should_retry = False
+        return error
+
+    async def _next(self, failed: AttemptFailed | None) -> TargetState | None:
+        """The next target, after a pause where it is the one that has just failed; None: there is none."""
+        order = list(self._usable)
+        if self._last in order:
+            at = order.index(self._last) + 1
+            order = [*order[at:], *order[:at]]
+        for state in order:
+            if failed is not None and asyncio.get_running_loop().time() >= self._deadline_s:
+                return None
+            if self._honored(state) is None:
+                continue
+            if state is self._last and failed is not None and not await self._paused(failed.failure):
+                continue
+            if state.breaker.begin():
+                return state
+        return None
+
+    async def _paused(self, failure: Failure) -> bool:
+        """Wait before the same target is asked again; False where that would take too long."""
+        wait_s = BACKOFF_S * 2 ** (self._started - 1) * random.uniform(0.5, 1.0)
+        wait_s = max(wait_s, 0.01 + (clamped_wait(failure.retry_after_s) or 0.0))
+        if wait_s > MAX_WAIT_S or asyncio.get_running_loop().time() + wait_s > self._deadline_s:
+            return False
+        await asyncio.sleep(wait_s)
+        return True
+
+    async def _race(self, state: TargetState, failed: AttemptFailed | None) -> AttemptRun:
+        """An attempt at a target whose breaker has let it begin, and where it is slow, one at the next."""
+        kind: AttemptKind = "first" if failed is None else "retry" if state is self._last else "failover"
+        running = [self._begin(state, kind)]
+        self._last = state
+        won: AttemptRun | None = None
+        try:
+            slow_s = state.times.slow_s if self._route.settings.hedge else None
+            if slow_s is not None:
+                self._share.count()
+                await asyncio.wait(running, timeout=slow_s)
+                if not running[0].done() and (other := self._hedge_target(state)) is not None:
+                    running.append(self._begin(other, "hedge"))
+            won = await _first_of(running)
+            return won
+        finally:
+            await _close_others(running, won)
+
+    def _begin(self, state: TargetState, kind: AttemptKind) -> asyncio.Task[AttemptRun]:
+        self._started += 1
+        run = AttemptRun(state, self._requests[state], self._call, self._started, kind, self._route.name)
+
+        async def opened() -> AttemptRun:
+            await run.open(self._local, self._spend, self._deadline_s)
+            return run
+
+        return asyncio.ensure_future(opened())
+
+    def _hedge_target(self, slow: TargetState) -> TargetState | None:
+        """Another target to ask besides a slow one, if one may be asked."""
+        if self._started >= self._route.settings.max_attempts:
+            return None
+        for state in list(self._usable):
+            if state is slow or isinstance(state.target, LocalTarget):
+                continue
+            if self._honored(state) is None or state.breaker.state != "closed":
+                continue
+            return state if self._share.take() else None
+        return None
+
+
+async def _first_of(running: Sequence[asyncio.Task[AttemptRun]]) -> AttemptRun:
+    """The first attempt that gives content. Raises the error of the first one where all have failed."""
+    pending = set(running)
+    while pending:
+        done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        for task in running:
+            if task in done and task.exception() is None:
+                return task.result()
+    return running[0].result()
+
+
+async def _close_others(running: Sequence[asyncio.Task[AttemptRun]], won: AttemptRun | None) -> None:
+    """Cancel what has not won, and wait until it is closed, also where it has just succeeded."""
+    for task in running:
+        task.cancel()  # does nothing to one that is done
+    for outcome in await asyncio.gather(*running, return_exceptions=True):
+        if isinstance(outcome, AttemptRun) and outcome is not won:
+            await outcome.close()

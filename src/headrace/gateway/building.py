@@ -1,0 +1,32 @@
+"""The routing handler as the settings want it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from headrace.config.settings import Settings
+from headrace.gateway.routes import read_routes
+from headrace.gateway.routing_handler import RoutingHandler
+from headrace.inference.attempts import SpendRecorder
+from headrace.inference.handler import Handler
+from headrace.providers.key_store import KeyStore
+from headrace.providers.target import read_providers
+from headrace.storage.database import Database
+
+
+def updated(
+    routing: RoutingHandler | None,
+    local: Handler,
+    database: Database,
+    spend: SpendRecorder,
+    settings: Settings,
+    entries: Mapping[str, object],
+    now_s: int,
+) -> RoutingHandler:
+    """`routing`, or a new one, with the providers of `settings` and the routes among `entries` of [models].
+    UsageError says what is wrong with these."""
+    providers = read_providers(settings.providers)
+    routes = read_routes(entries, providers, now_s=now_s)
+    routing = routing or RoutingHandler(local, KeyStore(database).key_of, spend)
+    routing.update(routes, providers)
+    return routing

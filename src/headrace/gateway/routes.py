@@ -1,0 +1,99 @@
+"""Models that are answered elsewhere: entries of `[models]` as routes, each an ordered list of targets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from headrace.config.names import nearest
+from headrace.config.providers import RemoteModelSettings, is_remote, read_remote_model
+from headrace.errors import UsageError
+from headrace.providers.target import Provider, RemoteTarget
+
+
+class LocalTarget(Struct, frozen=True):
+    """A model of this machine."""
+
+    name: str
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """As `RemoteTarget.key`."""
+        return (self.name,)
+
+
+Target = RemoteTarget | LocalTarget
+
+
+class Route(Struct, frozen=True, kw_only=True):
+    """A model that clients can name. `targets` are tried in order, `max_attempts` times together; see
+    `RemoteModelSettings`."""
+
+    name: str
+    targets: tuple[Target, ...]
+    settings: RemoteModelSettings
+    created_s: int = 0
+
+    @property
+    def owners(self) -> Sequence[str]:
+        """Who answers: the providers of its targets, headrace for this machine."""
+        names = [
+            target.provider.name if isinstance(target, RemoteTarget) else "headrace"
+            for target in self.targets
+        ]
+        return list(dict.fromkeys(names))
+
+
+def read_routes(
+    entries: Mapping[str, object], providers: Mapping[str, Provider], *, where: str = "models", now_s: int = 0
+) -> list[Route]:
+    """The routes among the entries of `[models]`. UsageError names the entry that is wrong."""
+    settings = {
+        name: read_remote_model(name, entry, where) for name, entry in entries.items() if is_remote(entry)
+    }
+    local = frozenset(entries) - frozenset(settings)
+    reader = _Reader(settings, local, providers, where)
+    routes: list[Route] = []
+    taken = set(local)
+    for name, one in settings.items():
+        targets = tuple({target.key: target for target in reader.targets(name, ())}.values())
+        for known in (name, *one.aliases):
+            if known in taken:
+                raise UsageError(f"two models are named {known!r}: rename one of them in [{where}]")
+            taken.add(known)
+        routes.append(Route(name=name, targets=targets, settings=one, created_s=now_s))
+    return routes
+
+
+class _Reader(Struct):
+    settings: Mapping[str, RemoteModelSettings]
+    local: frozenset[str]
+    providers: Mapping[str, Provider]
+    where: str
+
+    def targets(self, name: str, seen: Sequence[str]) -> list[Target]:
+        """The targets of an entry, those of entries that it names in its place."""
+        if name in seen:
+            raise UsageError(f"{self.where}: {' -> '.join((*seen, name))} leads back to itself")
+        one = self.settings[name]
+        if one.provider is not None:
+            provider = self._provider(one.provider, f"{self.where}.{name}.provider")
+            return [RemoteTarget(name=name, provider=provider, model=one.model or name)]
+        return [target for word in one.targets for target in self._named(word, name, (*seen, name))]
+
+    def _named(self, word: str, name: str, seen: Sequence[str]) -> list[Target]:
+        if word in self.settings:
+            return self.targets(word, seen)
+        provider, slash, model = word.partition("/")
+        if slash and model and word not in self.local and provider in self.providers:
+            return [RemoteTarget(name=word, provider=self.providers[provider], model=model)]
+        if slash and word not in self.local and provider not in self.providers:
+            self._provider(provider, f"{self.where}.{name}.targets: {word!r}")
+        return [LocalTarget(word)]
+
+    def _provider(self, name: str, where: str) -> Provider:
+        if name not in self.providers:
+            known = nearest(name, list(self.providers)) if self.providers else ""
+            raise UsageError(f"{where}: there is no table [providers.{name}]{known}")
+        return self.providers[name]

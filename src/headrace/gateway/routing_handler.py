@@ -1,0 +1,124 @@
+"""A handler in front of the models of this machine: requests for models that are elsewhere go there."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
+
+from headrace.gateway.attempts import Attempts
+from headrace.gateway.hedging import HedgeShare
+from headrace.gateway.routes import LocalTarget, Route, Target
+from headrace.gateway.target_state import TargetState
+from headrace.inference.attempts import SpendRecorder
+from headrace.inference.call_context import CallContext
+from headrace.inference.handler import Batch, EventBatches, Handler
+from headrace.inference.requests import InferenceRequest
+from headrace.providers.failure import LoopDetected
+from headrace.providers.remote_handler import RemoteHandler
+from headrace.providers.target import Provider
+from headrace.providers.upstream import Upstream
+
+MAX_HOPS = 8
+
+ProviderKey = Callable[[Provider], str | None]
+
+
+class RoutingHandler:
+    """See `Handler`. Models without a route go to `local`. Lives on one event loop; `close` it there."""
+
+    def __init__(self, local: Handler, key: ProviderKey, spend: SpendRecorder) -> None:
+        self._local, self._key, self._spend = local, key, spend
+        self._routes: dict[str, Route] = {}
+        self._names: dict[str, str] = {}
+        self._states: dict[tuple[str, ...], TargetState] = {}
+        self._upstreams: dict[str, Upstream] = {}
+        self._retired: list[Upstream] = []
+        self._share = HedgeShare()
+        self.running = 0
+        """Requests that have not ended."""
+        self.server_id = secrets.token_hex(8)
+        """By which this server knows a request that comes back to it."""
+
+    @property
+    def routes(self) -> Sequence[Route]:
+        """All routes, in the order of the settings."""
+        return list(self._routes.values())
+
+    @property
+    def states(self) -> Sequence[TargetState]:
+        """The targets of all routes."""
+        return list(self._states.values())
+
+    def update(self, routes: Sequence[Route], providers: Mapping[str, Provider]) -> None:
+        """Serve these routes from now on. Targets that stay the same keep their breakers and connections."""
+        kept = {
+            name: upstream
+            for name, upstream in self._upstreams.items()
+            if name in providers
+            and (upstream.base_url, upstream.settings) == (providers[name].base_url, providers[name].settings)
+        }
+        self._retired += [one for name, one in self._upstreams.items() if name not in kept]
+        self._upstreams = kept
+        for name, provider in providers.items():
+            if name not in kept:
+                self._upstreams[name] = Upstream(provider.base_url, provider.settings)
+        self._routes = {route.name: route for route in routes}
+        self._names = {name: route.name for route in routes for name in (route.name, *route.settings.aliases)}
+        before, self._states = self._states, {}
+        for target in (target for route in routes for target in route.targets):
+            state = before.get(target.key) or TargetState(target, None)
+            state.target, state.remote = target, self._remote(target)  # its provider may have new settings
+            self._states[target.key] = state
+
+    def _remote(self, target: Target) -> RemoteHandler | None:
+        if isinstance(target, LocalTarget):
+            return None
+        provider = target.provider
+        return RemoteHandler(
+            target, self._upstreams[provider.name], lambda: self._key(provider), self.server_id
+        )
+
+    def find(self, name: str | None) -> Route | None:
+        """The route of that name or alias."""
+        known = self._names.get(name or "")
+        return None if known is None else self._routes[known]
+
+    def handle(self, request: InferenceRequest, call: CallContext) -> EventBatches:
+        """See `Handler.handle`. What no route has passes without a generator of its own."""
+        route = self.find(request.model)
+        if route is None:
+            return self._local.handle(request, call)
+        return self._routed(route, request, call)
+
+    async def _routed(
+        self, route: Route, request: InferenceRequest, call: CallContext
+    ) -> AsyncGenerator[Batch]:
+        call.model = route.name
+        if self.server_id in call.hops or len(call.hops) >= MAX_HOPS:
+            raise LoopDetected(
+                f"the request for {route.name!r} came back to this server after {len(call.hops)} others: a "
+                "base_url leads back here"
+            )
+        attempts = Attempts(
+            *(route, [self._states[target.key] for target in route.targets]),
+            local=self._local,
+            spend=self._spend,
+            share=self._share,
+            request=request,
+            call=call,
+        )
+        self.running += 1
+        try:
+            async with aclosing(attempts.batches()) as batches:
+                async for batch in batches:
+                    yield batch
+        finally:
+            self.running -= 1
+            call.model = route.name  # a model of this machine that has answered wrote its own
+
+    async def close(self) -> None:
+        """Close all connections."""
+        for upstream in (*self._upstreams.values(), *self._retired):
+            await upstream.close()
+        self._upstreams, self._retired = {}, []

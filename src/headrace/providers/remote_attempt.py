@@ -1,0 +1,191 @@
+"""One attempt to have a request answered by one target."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+
+import msgspec
+
+from headrace.chat.messages import message_texts
+from headrace.chat.tool_formats.events import CallStart, Text
+from headrace.engine.request import Timing, Usage
+from headrace.inference.call_context import HOPS
+from headrace.inference.events import InferenceEvent, OutputDelta, PromptFinished
+from headrace.inference.requests import ChatRequest, CompletionRequest, GenerationRequest
+from headrace.providers.answer import Answer, MalformedAnswer
+from headrace.providers.dialect import Dialect, StreamReader, Warn
+from headrace.providers.failure import AttemptFailed, Failure, Kind, shown
+from headrace.providers.table import ProviderRow
+from headrace.providers.target import RemoteTarget
+from headrace.providers.upstream import Upstream, UpstreamReply, retry_after_s
+from headrace.providers.usage import ReportedUsage, estimated, usage_of
+
+
+class RemoteAttempt:
+    """Read `batches` to its end, or close it; then `usage` and `first_content_s` say what it came to.
+
+    `needs_check` is called with the text of each whole answer before any of it is given out.
+    """
+
+    def __init__(
+        self,
+        request: GenerationRequest,
+        target: RemoteTarget,
+        dialect: Dialect,
+        upstream: Upstream,
+        *,
+        key: str | None,
+        hops: Sequence[str],
+        deadline_s: float,
+        warn: Warn,
+        check: Callable[[str], None] | None = None,
+    ) -> None:
+        self._request, self._target, self._dialect, self._upstream = request, target, dialect, upstream
+        self._key, self._hops, self._deadline_s, self._warn = key, hops, deadline_s, warn
+        self._check = check
+        self.usage = ReportedUsage()
+        self.fingerprint: str | None = None
+        self.first_content_s: float | None = None
+        self.was_sent = False
+        self._start_s = time.monotonic()
+
+    async def batches(self) -> AsyncGenerator[Sequence[InferenceEvent]]:
+        """The events of the answer; the first batch has the first content, the last one ends all choices.
+
+        Raises AttemptFailed. Nothing of an answer that has to be checked comes before it is whole.
+        """
+        use = self._request.tools if isinstance(self._request, ChatRequest) else None
+        answer = Answer(choices_of(self._request), use, self._warn)
+        reader: StreamReader | None = None
+        reply: UpstreamReply | None = None
+        try:
+            reply = await self._sent()
+            reader = self._dialect.reader(self._request, self._target, answer, self._warn)
+            held: list[OutputDelta] = []
+            async with aclosing(reply.events()) as pieces:
+                async for events in pieces:
+                    for event in events:
+                        reader.read(event)
+                        if reader.is_done:
+                            break
+                    deltas = answer.take()
+                    if answer.has_content and self.first_content_s is None:
+                        self.first_content_s = time.monotonic() - self._start_s
+                    if self._check is not None or not answer.has_content:
+                        held += deltas
+                    elif deltas:
+                        yield [*held, *deltas] if held else deltas
+                        held = []
+                    if reader.is_done:
+                        break
+            yield [*held, *self._ended(answer, reader, held)]
+        except (MalformedAnswer, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise self._failed("malformed", _words(error)) from error
+        except AttemptFailed as error:
+            raise self._shown(error.failure) from error
+        finally:
+            if reader is not None:
+                self.usage, self.fingerprint = reader.usage, reader.fingerprint
+            if reply is not None:
+                await reply.close()
+
+    async def _sent(self) -> UpstreamReply:
+        outgoing = self._dialect.outgoing(self._request, self._target, self._warn)
+        headers = {
+            "content-type": "application/json",
+            "accept": "text/event-stream",
+            HOPS: ",".join(self._hops),
+            **self._dialect.headers,
+            **key_headers(self._target.row, self._key),
+        }
+        self.was_sent = True
+        reply = await self._upstream.send(outgoing.path, outgoing.body, headers, self._deadline_s)
+        if reply.status == 200:
+            return reply
+        failure = self._dialect.failure(reply.status, await reply.body())
+        wait_s = retry_after_s(reply.headers)
+        raise AttemptFailed(
+            failure if wait_s is None else msgspec.structs.replace(failure, retry_after_s=wait_s)
+        )
+
+    def _ended(
+        self, answer: Answer, reader: StreamReader, held: Sequence[OutputDelta]
+    ) -> list[InferenceEvent]:
+        """The last events. Raises AttemptFailed where the answer is not whole, MalformedAnswer where it does
+        not match."""
+        if not answer.is_finished:
+            raise self._failed("truncated", "ended its stream in the middle of the answer")
+        self.usage = reader.usage
+        usage, reasoning = self._usage(answer, reader.usage)
+        ended = answer.ended(reasoning)
+        if self._check is not None:
+            for one in ended:
+                parts = [part for delta in held if delta.choice == one.choice for part in delta.parts]
+                is_call = any(isinstance(part, CallStart) for part in parts)
+                if one.reason == "stop" and not is_call:
+                    self._check("".join(part.text for part in parts if isinstance(part, Text)))
+        first_s = self.first_content_s
+        total_s = time.monotonic() - self._start_s
+        timing = Timing(0.0, total_s if first_s is None else first_s, total_s)
+        prompts = len(self._request.prompts) if isinstance(self._request, CompletionRequest) else 1
+        seed = self._request.sampling.get("seed")
+        nothing = Usage(0, 0, 0)
+        return [
+            *ended,
+            *(PromptFinished(at, usage if at == 0 else nothing, timing, seed) for at in range(prompts)),
+        ]
+
+    def _usage(self, answer: Answer, reported: ReportedUsage) -> tuple[Usage, int]:
+        """Counts for the reply, and those of reasoning; estimates where the provider reports nothing."""
+        if reported.tokens is not None:
+            return usage_of(reported.tokens), reported.tokens.reasoning
+        self._warn("usage", "the target reports no token counts that can be right: these are estimates")
+        reasoning = estimated(answer.reasoning_characters)
+        written = reasoning + estimated(answer.text_characters)
+        return Usage(prompt_tokens(self._request), written, 0), reasoning
+
+    def _failed(self, kind: Kind, message: str) -> AttemptFailed:
+        return self._shown(Failure(phase="stream", kind=kind, message=message, billed="yes"))
+
+    def _shown(self, failure: Failure) -> AttemptFailed:
+        return AttemptFailed(msgspec.structs.replace(failure, message=shown(failure.message, self._key)))
+
+
+def key_headers(row: ProviderRow, key: str | None) -> dict[str, str]:
+    """The header with the key."""
+    if key is None:
+        return {}
+    return {row.key_header: key} if row.key_header else {"authorization": f"Bearer {key}"}
+
+
+def choices_of(request: GenerationRequest) -> int:
+    """Choices of all prompts together."""
+    prompts = len(request.prompts) if isinstance(request, CompletionRequest) else 1
+    return prompts * int(request.sampling.get("n") or 1)
+
+
+def prompt_tokens(request: GenerationRequest) -> int:
+    """An estimate of the tokens of all prompts, rather too many. An image counts as 1,600."""
+    if isinstance(request, CompletionRequest):
+        return sum(
+            estimated(len(one.encode())) if isinstance(one, str) else len(one) for one in request.prompts
+        ) + estimated(len(request.suffix or ""))
+    assert isinstance(request, ChatRequest)
+    tools = 0 if request.tools is None else len(msgspec.json.encode(request.tools.offered))
+    images = 1600 * sum(len(message.images) for message in request.messages)
+    texts = message_texts(request.messages).encode("utf-8", "replace")
+    return estimated(len(texts) + tools) + images + 4 * len(request.messages)
+
+
+def time_left_s(deadline_s: float) -> float:
+    """Seconds until a deadline on the loop's clock."""
+    return deadline_s - asyncio.get_running_loop().time()
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, MalformedAnswer):
+        return str(error)
+    return f"sent an event that is no valid JSON of its API: {error!s:.100}"

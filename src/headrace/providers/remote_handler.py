@@ -1,0 +1,113 @@
+"""A Handler for one remote target: what is asked of it becomes one attempt."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from contextlib import aclosing
+
+from headrace.errors import UsageError
+from headrace.inference.call_context import CallContext
+from headrace.inference.events import Prepared, PreparedPrompt, Started
+from headrace.inference.handler import Batch
+from headrace.inference.requests import CompletionRequest, GenerationRequest, InferenceRequest
+from headrace.providers.capabilities import adapted
+from headrace.providers.dialects.registry import dialect_of
+from headrace.providers.failure import AttemptFailed, Failure, error_of
+from headrace.providers.remote_attempt import RemoteAttempt, prompt_tokens
+from headrace.providers.target import RemoteTarget
+from headrace.providers.upstream import Upstream
+from headrace.providers.validation import check_output, compiled
+from headrace.sampling.params import SamplingParams, with_defaults
+
+
+class RemoteHandler:
+    """See `Handler`. `key` returns the provider's key, None where there is none; `server_id` names this
+    server among those that a request passes."""
+
+    def __init__(
+        self, target: RemoteTarget, upstream: Upstream, key: Callable[[], str | None], server_id: str
+    ) -> None:
+        self.target = target
+        self._upstream, self._key, self._server_id = upstream, key, server_id
+        self._dialect = dialect_of(target.provider.dialect)
+
+    async def handle(self, request: InferenceRequest, call: CallContext) -> AsyncGenerator[Batch]:
+        """See `Handler.handle`."""
+        request = self.adapted(request, (), call)
+        yield [prepared_for(request, self.target.name)]
+        attempt = self.attempt(request, call)
+        started = False
+        try:
+            async with aclosing(attempt.batches()) as batches:
+                async for batch in batches:
+                    if not started:
+                        started = True
+                        yield [Started()]
+                    yield batch
+        except AttemptFailed as error:
+            raise error_of(error.failure, self.target.name) from error
+
+    def adapted(
+        self, request: InferenceRequest, drop: Collection[str], call: CallContext
+    ) -> GenerationRequest:
+        """The request as this target gets it; see `capabilities.adapted`."""
+        found = adapted(request, self.target, drop, call)
+        if found.constraint is not None and self._needs_check(found):
+            compiled(found.constraint, closes=found.disable_additional_properties)
+        return found
+
+    def attempt(
+        self, request: GenerationRequest, call: CallContext, *, deadline_s: float | None = None
+    ) -> RemoteAttempt:
+        """An attempt with a request that was adapted; `deadline_s` is on the loop's clock. Raises
+        AttemptFailed where there is no key."""
+        provider, now_s = self.target.provider, asyncio.get_running_loop().time()
+        until_s = now_s + provider.settings.total_timeout
+        return RemoteAttempt(
+            *(request, self.target, self._dialect, self._upstream),
+            key=self._provider_key(),
+            hops=(*call.hops, self._server_id),
+            deadline_s=until_s if deadline_s is None else min(until_s, deadline_s),
+            warn=call.warn,
+            check=self._check_of(request),
+        )
+
+    def _provider_key(self) -> str | None:
+        provider = self.target.provider
+        try:
+            key = self._key()
+        except UsageError as error:
+            raise AttemptFailed(
+                Failure(
+                    phase="connect", kind="auth", message=f"has a key that cannot be read: {error.message}"
+                )
+            ) from error
+        if key is None and provider.row.key is not None:
+            remedy = f"`headrace providers add {provider.name}`, or set {provider.key_variable}"
+            raise AttemptFailed(Failure(phase="connect", kind="auth", message=f"has no key: {remedy}"))
+        return key
+
+    def _needs_check(self, request: GenerationRequest) -> bool:
+        wanted, row = request.constraint, self.target.row
+        if wanted is None or wanted.kind not in ("json_schema", "json_object"):
+            return False
+        return not self._dialect.guarantees(wanted, row, closes=request.disable_additional_properties)
+
+    def _check_of(self, request: GenerationRequest) -> Callable[[str], None] | None:
+        wanted = request.constraint
+        if wanted is None or not self._needs_check(request):
+            return None
+        closes = request.disable_additional_properties
+        return lambda text: check_output(text, wanted, closes=closes)
+
+
+def prepared_for(request: GenerationRequest, name: str) -> Prepared:
+    """What is announced of a request to a remote model: its prompts have no tokens, only an estimate."""
+    texts: Sequence[str] = [""]
+    if isinstance(request, CompletionRequest):
+        texts = [one if isinstance(one, str) else "" for one in request.prompts]
+    each = -(-prompt_tokens(request) // len(texts))
+    prompts = tuple(PreparedPrompt((), text, each) for text in texts)
+    params = with_defaults(SamplingParams(), dict(request.sampling))
+    return Prepared(name, prompts, params, params.n)

@@ -1,0 +1,151 @@
+"""Thousands of random faults of a provider: clients see right streams only, attempts are booked once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import re
+from collections import Counter
+from typing import Any
+
+import httpx
+import pytest
+from fake import FakeModel
+from fake_provider import Exchange, FakeProvider
+from faults import TOOL, Script, play
+from stream_rules import anthropic, ollama, openai_chat, responses
+
+from headrace.api.app import create_app
+from headrace.config.sources import load_settings
+from headrace.gateway import attempts as attempts_module
+from headrace.gateway.breaker import Breaker
+from headrace.inference.attempts import Attempt, Hold, TokenCounts
+
+REQUESTS = int(os.environ.get("TEST_PROVIDER_FAULTS", "1500"))
+AT_A_TIME = 32
+ASK: list[Any] = [{"role": "user", "content": "hi"}]
+SURFACES: dict[str, Any] = {
+    "/v1/chat/completions": (openai_chat, {"messages": ASK}),
+    "/v1/messages": (anthropic, {"messages": ASK, "max_tokens": 500}),
+    "/v1/responses": (responses, {"input": "hi", "store": False}),
+    "/api/chat": (ollama, {"messages": ASK}),
+}
+
+
+class Recorder:
+    """Books attempts: every hold is settled once."""
+
+    def __init__(self) -> None:
+        self.open: set[int] = set()
+        self.attempts: list[Attempt] = []
+
+    async def reserve(self, *, most: TokenCounts, **names: str) -> Hold:
+        hold = Hold(len(self.attempts) + len(self.open) + random.getrandbits(62), 1)
+        self.open.add(hold.id)
+        return hold
+
+    async def settle(self, hold: Hold, attempt: Attempt) -> int | None:
+        self.open.remove(hold.id)
+        self.attempts.append(attempt)
+        return 1
+
+
+class FaultyProvider(FakeProvider):
+    """Plays a script for each attempt, by the seed of its request, which is in the body."""
+
+    def __init__(self) -> None:
+        super().__init__([self._reply])
+        self.scripts: dict[int, list[Script]] = {}
+
+    async def _reply(self, exchange: Exchange) -> None:
+        number = int(exchange.body["messages"][0]["content"])
+        before = self.scripts.setdefault(number, [])
+        script = Script(exchange, len(before), random.Random(number * 10 + len(before)))
+        before.append(script)
+        await play(script)
+
+
+def body_of(number: int, path: str) -> dict[str, Any]:
+    body = dict(SURFACES[path][1]) | {"model": "far", "stream": True}
+    key = "input" if path == "/v1/responses" else "messages"
+    body[key] = [{"role": "user", "content": str(number)}]
+    if number % 3 == 0:
+        function = TOOL["function"]
+        body["tools"] = {
+            "/v1/messages": [{"name": "note", "input_schema": function["parameters"]}],
+            "/v1/responses": [{"type": "function", **function}],
+        }.get(path, [TOOL])
+    return body
+
+
+def test_random_faults(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempts_module, "BACKOFF_S", 0.001)
+    monkeypatch.setattr(attempts_module, "MAX_WAIT_S", 0.1)
+    outcomes = asyncio.run(run())
+    print(dict(outcomes))
+    assert outcomes["ok"] > REQUESTS * 0.3 and outcomes["broken"] > REQUESTS * 0.02
+    assert sum(outcomes.values()) == REQUESTS
+
+
+async def run() -> Counter[str]:
+    provider, recorder = FaultyProvider(), Recorder()
+    listening = await provider.start()
+    table = {
+        "base_url": provider.url,
+        "dialect": "openai_chat",
+        "idle_timeout": 0.2,
+        "first_byte_timeout": 0.3,
+    }
+    settings = load_settings({"providers": {"work": table}}, environ={}, folders=[])
+    app = create_app(FakeModel(), settings, None)  # type: ignore[arg-type]
+    service = app.state.service
+    service.remote.spend = recorder
+    entries = {"a": {"provider": "work"}, "b": {"provider": "work"}, "far": {"targets": ["a", "b"]}}
+    service.serve_remote(settings, entries)
+    routing: Any = service.remote.handler
+    outcomes: Counter[str] = Counter()
+    gate = asyncio.Semaphore(AT_A_TIME)
+
+    async def one(number: int) -> None:
+        path = list(SURFACES)[number % len(SURFACES)]
+        async with gate:
+            for state in routing.states:
+                state.breaker = Breaker()
+            reply = await client.post(path, json=body_of(number, path))
+        outcomes[check(number, path, reply, provider.scripts.get(number, []))] += 1
+
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=60) as client:
+        await asyncio.gather(*(one(number) for number in range(REQUESTS)))
+    await service.remote.close()
+    listening.close()
+    assert not recorder.open, "holds that were never settled"
+    asked = sum(len(scripts) for scripts in provider.scripts.values())
+    assert len(recorder.attempts) == asked, (len(recorder.attempts), asked)
+    assert service.remote.running == 0
+    return outcomes
+
+
+def check(number: int, path: str, reply: httpx.Response, scripts: list[Script]) -> str:
+    """What became of a request; raises where the client saw what it must not see."""
+    assert 1 <= len(scripts) <= 3, (number, len(scripts))
+    if reply.status_code != 200:
+        assert (reply.status_code < 600 and "'a'" in reply.text) or "'b'" in reply.text, (number, reply.text)
+        assert reply.headers.get("x-should-retry") == "false"
+        assert not any(script.was_whole for script in scripts)
+        return "refused"
+    try:
+        text, error = SURFACES[path][0](reply.content)
+    except AssertionError as broken:
+        raise AssertionError(f"request {number} at {path}: {reply.text[-3000:]}") from broken
+    words = re.findall(r"<(\d+)\.(\d+)>", text)
+    assert {attempt for attempt, _ in words} <= {str(len(scripts) - 1)}, f"request {number}: {text}"
+    told = [at for _, at in words]
+    if error is not None:
+        assert "'a'" in reply.text or "'b'" in reply.text
+        said = "".join(f"<{len(scripts) - 1}.{at}>" for at in told)
+        assert "".join(scripts[-1].words).startswith(said), (number, text)
+        return "broken"
+    assert text == "".join(scripts[-1].words), (number, text)
+    return "ok"
