@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -410,3 +411,23 @@ def test_info_of_a_server_that_generates() -> None:
         [empty, one] = running.http().post("/tokenize", json={"inputs": ["", "a"]}).json()
     assert info["model_id"] == "fake/model" and info["model_type"] == {"generate": {}}
     assert [token["special"] for token in one] == [True, False] and len(empty) == 1
+
+
+def test_vectors_of_tokens_are_bounded_in_number(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what was computed so far, not after all of it."""
+    for module in ("headrace.api.tei.embeddings", "headrace.api.tasks.pooling"):
+        monkeypatch.setattr(f"{module}.MAX_NUMBERS", 5000)
+    monkeypatch.setattr("headrace.api.tei.embeddings.MAX_ENTRIES", 1)
+    many = {"model": "states", "inputs": ["a cat runs"] * 200}
+    said = post(server, "/embed_all", many, 400)["error"]
+    assert re.search(r"of (32|64) of the 200 inputs have more than 5,000 numbers", said), said
+    said = post(server, "/pooling", {"model": "states", "input": many["inputs"]}, 400)["error"]["message"]
+    assert re.search(r"of (32|64) of the 200 inputs have more than 5,000 numbers", said), said
+    said = post(server, "/embed_sparse", {"model": "sparse", "inputs": ["a cat"] * 8}, 400)["error"]
+    assert "entries, at most 1 are sent" in said
+
+
+def test_warnings_number_inputs_through(server: Running) -> None:
+    texts = ["a"] * 40 + [LONG]
+    _, said = warned(server, "/embed_all", {"model": "states", "inputs": texts, "truncate": True})
+    assert "text 40 has" in said[0]["message"]

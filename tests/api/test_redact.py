@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
+import threading
 from typing import Any
 
 import pytest
 from in_process import Running
+
+from headrace.tasks.task_limits import MAX_SEARCHED
 
 
 def post(server: Running, path: str, body: Any, status: int = 200) -> Any:
@@ -130,3 +134,45 @@ def test_lists(server: Running) -> None:
     assert "US_SSN" in http.get("/supportedentities?language=en").json()
     assert "CreditCardRecognizer" in http.get("/recognizers").json()
     assert http.get("/supportedentities?lang=en").status_code == 400
+
+
+def test_searches_run_in_threads_of_their_own(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the event loop nor the threads that read bodies wait for a text."""
+    threads: list[str] = []
+
+    def noting(target: str) -> None:
+        work = getattr(importlib.import_module(target.rpartition(".")[0]), target.rpartition(".")[2])
+
+        def noted(*arguments: Any, **more: Any) -> Any:
+            threads.append(threading.current_thread().name)
+            return work(*arguments, **more)
+
+        monkeypatch.setattr(target, noted)
+
+    for target in ("tasks.pii.redaction.resolved", "api.presidio.anonymize.resolved"):
+        noting(f"headrace.{target}")
+    for target in ("api.presidio.analyze.distinct", "tasks.pii.custom.compile_re2"):
+        noting(f"headrace.{target}")
+    http = server.http()
+    custom = [{"supported_entity": "E", "patterns": [{"regex": "b", "score": 1}]}]
+    for path, body in (
+        ("/v1/redact", {"input": ["mail a@x.org", "b"]}),
+        ("/analyze", {"text": ["a@x.org", "b"], "language": "en", "ad_hoc_recognizers": custom}),
+        ("/anonymize", {"text": "ab", "analyzer_results": [{"start": 0, "end": 1, "entity_type": "A"}]}),
+    ):
+        http.post(path, json=body).raise_for_status()
+    assert len(threads) == 6 and all(name.startswith("headrace-search") for name in threads), threads
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "more"),
+    [
+        ("/v1/redact", "input", {}),
+        ("/analyze", "text", {"language": "en"}),
+        ("/anonymize", "text", {"analyzer_results": []}),
+    ],
+)
+def test_long_texts_are_refused_by_name(server: Running, path: str, field: str, more: dict[str, Any]) -> None:
+    reply = server.http().post(path, json={field: "x" * (MAX_SEARCHED + 1)} | more)
+    assert reply.status_code == 400
+    assert f"{field} has 2,000,001 characters, at most 2,000,000 are searched" in reply.text

@@ -28,6 +28,7 @@ from headrace.tasks.entity_finders.finder import Units
 from headrace.tasks.entity_finders.spans import Span, check_finite, gathered, keys_of
 from headrace.tasks.entity_finders.tagger import END, INSIDE, START, best_spans, label_frame, token_units
 from headrace.tasks.entity_windows import LongTexts, TextLimits, pieces
+from headrace.tasks.task_limits import WindowBudget
 from headrace.weights.tagger_head import read_tagger_head
 from tiny import tiny_model
 
@@ -209,3 +210,21 @@ def test_more_candidates_than_any_threshold_should_give_are_refused(monkeypatch:
     assert len(gathered(by_label, every_label=False)) == 6
     with pytest.raises(InvalidRequest, match="more than 10 spans of one text are above"):
         gathered(by_label, every_label=True)
+
+
+def test_windows_have_a_budget_of_tokens(tagger: LLM) -> None:
+    """A window at each token would be as many times the text as a window has tokens."""
+    units = Units(list(range(30_000)), list(range(30_001)), [(i, i + 1) for i in range(30_000)])
+    limits, call = TextLimits(200, 56, None), new_call()
+    assert len(pieces(units, 0, limits, LongTexts(stride=32), call)) < 200
+    with pytest.raises(InvalidRequest, match="more than 1,000,000 tokens, those that they share") as refused:
+        pieces(units, 0, limits, LongTexts(stride=199), call)
+    assert refused.value.param == "stride"
+    budget = WindowBudget()
+    pieces(units, 0, limits, LongTexts(stride=32), call, budget)
+    assert 30_000 < budget.tokens < 60_000
+    with pytest.raises(InvalidRequest, match="send less text at once"):
+        for index in range(100):
+            pieces(units, index, limits, LongTexts(stride=32), call, budget)
+    with pytest.raises(InvalidRequest, match="windows have more than 1,000,000 tokens"):
+        tagger.entities(["a b " * 20_000], ["person"], window=60, stride=59)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -22,6 +23,8 @@ from headrace.tasks.guards.handler import GuardHandler
 from headrace.tasks.guards.input import ContentBlocked
 from headrace.tasks.guards.sentences import Sentences
 from headrace.tasks.guards.settings import read_guards
+from headrace.tasks.pii.redaction import Redacted, Redactor
+from headrace.tasks.task_limits import MAX_SEARCHED
 
 
 class Answering:
@@ -192,3 +195,51 @@ def test_sentences_do_not_depend_on_the_cut(text: str, size: int) -> None:
 
     assert cut(size) == cut(max(1, len(text)))
     assert "".join(cut(size)) == text
+
+
+def test_long_and_many_texts_leave_others_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long text is searched in a thread, and between short ones the loop goes on."""
+    threads: list[str] = []
+    redact = Redactor.redact
+
+    def noted(self: Redactor, text: str) -> Redacted:
+        threads.append(threading.current_thread().name)
+        return redact(self, text)
+
+    monkeypatch.setattr(Redactor, "redact", noted)
+    handler = GuardHandler(Answering([]), read_guards({"private": PII}), cast("Any", None))
+    long, short = "word " * 2000, tuple(Message("user", f"text {index}") for index in range(50))
+
+    async def turns(messages: tuple[Message, ...]) -> int:
+        """How often the loop came round before anything was answered."""
+        count, over = 0, False
+
+        async def tick() -> None:
+            nonlocal count
+            while not over:
+                count += 1
+                await asyncio.sleep(0)
+
+        ticking = asyncio.ensure_future(tick())
+        async for _ in handler.handle(ChatRequest(id="r", messages=messages), new_call()):
+            over = True
+        await ticking
+        return count
+
+    main = threading.current_thread().name
+    asyncio.run(turns((Message("user", long),)))
+    assert threads and main not in threads
+    threads.clear()
+    assert asyncio.run(turns(short)) >= len(short)
+    assert set(threads) == {main}
+
+
+def test_texts_that_guards_search_are_bounded() -> None:
+    long = "x " * (MAX_SEARCHED // 2 + 1)
+    with pytest.raises(InvalidRequest, match="at most 2,000,000 are searched at once") as caught:
+        answered({"private": PII}, [], chat(long))
+    assert caught.value.param == "messages"
+    prompts = (long[: MAX_SEARCHED // 2], long[: MAX_SEARCHED // 2], "more")
+    with pytest.raises(InvalidRequest, match="2,000,004 characters") as caught:
+        answered({"private": PII}, [], CompletionRequest(id="r", prompts=prompts))
+    assert caught.value.param == "prompt"

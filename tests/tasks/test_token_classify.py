@@ -105,3 +105,11 @@ def test_labels_that_only_look_like_a_scheme() -> None:
 
 def test_an_empty_list_and_text(model: LLM) -> None:
     assert found(model, []) == [] and found(model, [""]) == [[]]
+
+
+def test_windows_have_a_budget_of_tokens(folder: Path) -> None:
+    with LLM(folder, cache_dir=None, max_model_len=64) as llm:
+        text = "ann lee " * 10_000
+        with pytest.raises(InvalidRequest, match="more than 1,000,000 tokens") as refused:
+            found(llm, [text], stride=61)
+    assert refused.value.param == "stride"

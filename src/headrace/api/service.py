@@ -57,6 +57,7 @@ class Service:
         """Counters of HTTP calls; those of models are in `metrics_of`."""
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="headrace-store")
         self._parsers = ThreadPoolExecutor(2, thread_name_prefix="headrace-parse")
+        self._searchers = ThreadPoolExecutor(2, thread_name_prefix="headrace-search")
         self._model_threads = ModelThreads(2)
         self.sources = ManagedModels(models)
         self.local = LocalHandler(self.sources, self._model_threads, settings.tool_format)
@@ -130,6 +131,11 @@ class Service:
         """Run `work` that parses a large body in a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._parsers, work)
 
+    async def search_in_thread(self, work: Callable[[], T]) -> T:
+        """Run `work` that searches a text for patterns, or writes what was found, in a thread. One text at a
+        time: then others get their turn, and a client that leaves is noticed."""
+        return await asyncio.get_running_loop().run_in_executor(self._searchers, work)
+
     async def prepare_in_thread(self, model: LoadedModel, work: Callable[[], T]) -> T:
         """Run `work` with a model's template or tokenizer in a thread of that model."""
         return await self._model_threads.run(model, work)
@@ -157,6 +163,7 @@ class Service:
         self.database.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._parsers.shutdown(wait=False, cancel_futures=True)
+        self._searchers.shutdown(wait=False, cancel_futures=True)
         self._model_threads.close()
 
 

@@ -32,7 +32,7 @@ def encoder_inputs(request: EmbeddingRequest, model: LoadedModel, call: CallCont
     before = _prompt_in_front(request, model, call)
     return [
         _fitted(_encoder_input(one, before, model), one, index, request, model, call)
-        for index, one in enumerate(request.inputs)
+        for index, one in enumerate(request.inputs, request.first_input)
     ]
 
 

@@ -92,14 +92,23 @@ class ModelRunner:
 
         Any number of inputs; if one fails its error is raised and the others are cancelled.
         """
-        found: list[Array] = []
-        for start in range(0, len(request.inputs), _AT_A_TIME):
+        return [row async for part in self.portions(request, call) for row in part]
+
+    async def portions(
+        self, request: EmbeddingRequest, call: CallContext, size: int = _AT_A_TIME
+    ) -> AsyncGenerator[list[Array]]:
+        """As `rows`, of so many inputs at a time: for rows that are too large to be all in memory."""
+        for start in range(0, len(request.inputs), size):
             part = replace(
-                request, id=f"{request.id}-{start}", inputs=request.inputs[start : start + _AT_A_TIME]
+                request,
+                id=f"{request.id}-{start}",
+                inputs=request.inputs[start : start + size],
+                first_input=request.first_input + start,
             )
             result = await collect(await open_stream(self.handler, part, call))
+            found: list[Array] = []
             for one in result.prompts:
                 if one.embedding is None:
                     raise EngineStopped("the text was cancelled before it was computed")
                 found.append(one.embedding.vectors)
-        return found
+            yield found

@@ -147,10 +147,12 @@ class EmbeddingRequest(InferenceRequest, frozen=True, kw_only=True):
     The model must be able to do `task`. Inputs longer than the context, or than `max_tokens`, are refused, or
     with `truncate` cut with a warning: at their end, or of texts at the beginning (`truncate_side` left); of
     a pair its second text. `prompt_name` is one of the model's prompts, which is put in front of texts;
-    None: that for `purpose` (a warning says where the model has none), or its default.
+    None: that for `purpose` (a warning says where the model has none), or its default. In what is said of
+    inputs the first one has the number `first_input`.
     """
 
     inputs: tuple[Prompt | TextPair | ExpandedTokens, ...]
+    first_input: int = 0
     prompt_name: str | None = None
     purpose: InputPurpose | None = None
     task: TaskName = "embed"

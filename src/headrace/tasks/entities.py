@@ -23,7 +23,7 @@ from headrace.tasks.entity_finders.spans import Candidates, Span, choose_spans, 
 from headrace.tasks.entity_finders.tagger import TaggerFinder, without_blanks
 from headrace.tasks.entity_finders.token_classifier import classified_entities
 from headrace.tasks.entity_windows import LongTexts, TextLimits, pieces
-from headrace.tasks.task_limits import check_labels, check_texts
+from headrace.tasks.task_limits import WindowBudget, check_labels, check_texts
 from headrace.tasks.token_labels import TokenEntity
 from headrace.tokenization.tokenizer import Tokenizer
 from headrace.weights.gliner_head import is_gliner
@@ -76,7 +76,7 @@ async def extract_entities(
     async with runner.lease(name, call, "entities", "token_classify") as model:
         if "token_classify" in model.tasks:
             classified = await classified_entities(runner, model, texts, labels, search, call)
-            return [_of_tokens(text, found) for text, found in zip(texts, classified, strict=True)]
+            return await runner.in_thread(model, lambda: list(map(_of_tokens, texts, classified)))
         if labels is None:
             raise InvalidRequest(
                 f"{model.name} finds entities of any label: give labels, such as ['person', 'city']",
@@ -162,12 +162,12 @@ def _written(
             " with the text: give fewer or shorter ones",
             param="labels",
         )
-    found: list[_Piece] = []
+    found, budget = list[_Piece](), WindowBudget()
     for index, text in enumerate(texts):
         units = finder.units(model.tokenizer, text)
         found += [
             _Piece(index, first, units.part(first, end))
-            for first, end in pieces(units, index, limits, long, call)
+            for first, end in pieces(units, index, limits, long, call, budget)
         ]
     return frame, found
 

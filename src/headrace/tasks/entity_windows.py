@@ -9,6 +9,7 @@ from msgspec import Struct
 from headrace.errors import ContextLengthExceeded, InvalidRequest
 from headrace.inference.call_context import CallContext
 from headrace.tasks.entity_finders.finder import Units
+from headrace.tasks.task_limits import WindowBudget
 
 STRIDE = 32
 
@@ -56,9 +57,14 @@ class TextLimits(Struct, frozen=True):
 
 
 def pieces(
-    units: Units, index: int, limits: TextLimits, long: LongTexts, call: CallContext
+    units: Units,
+    index: int,
+    limits: TextLimits,
+    long: LongTexts,
+    call: CallContext,
+    budget: WindowBudget | None = None,
 ) -> list[tuple[int, int]]:
-    """The units [first, end) of each piece that text `index` is read in.
+    """The units [first, end) of each piece that text `index` is read in; windows are of the `budget`.
 
     Raises ContextLengthExceeded where it does not fit and nothing else was asked for.
     """
@@ -81,7 +87,7 @@ def pieces(
             call.warn(
                 "window", f"a word of text {index} has more tokens than a window, {tokens:,}: it is not read"
             )
-        return _windows(units, tokens, limits.words, stride)
+        return _windows(units, tokens, limits, stride, budget or WindowBudget())
     said = f"text {index} has {_size(units, len(units), limits)}, the model reads {_limit(limits)} of a text"
     if long.truncate and fits:
         call.warn("truncate", f"{said}: it was cut after {_size(units, fits, limits)}")
@@ -121,17 +127,20 @@ def _fitting(units: Units, first: int, tokens: int, words: int | None) -> int:
     return low
 
 
-def _windows(units: Units, tokens: int, words: int | None, stride: int) -> list[tuple[int, int]]:
+def _windows(
+    units: Units, tokens: int, limits: TextLimits, stride: int, budget: WindowBudget
+) -> list[tuple[int, int]]:
     """Windows from the first unit to the last, each with the last units of the one before it, up to `stride`
     tokens. A single unit that does not fit is left out."""
     found: list[tuple[int, int]] = []
     first = 0
     while first < len(units):
-        end = _fitting(units, first, tokens, words)
+        end = _fitting(units, first, tokens, limits.words)
         if end == first:  # one word of more tokens than a window
             first += 1
             continue
         found.append((first, end))
+        budget.take(limits.labels_tokens + units.starts[end] - units.starts[first])
         if end == len(units):
             break
         after = end

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
@@ -14,6 +15,7 @@ from headrace.inference.keywords import new_id
 from headrace.inference.model_runner import ModelRunner
 from headrace.inference.requests import EmbeddingRequest, ExpandedTokens
 from headrace.ops.value import Array
+from headrace.tasks.task_limits import check_numbers
 from headrace.tokenization.prompts import check_characters
 from headrace.weights.input_rules import LateInteraction
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from headrace.engine.client import LoadedModel
 
 Role = Literal["query", "document"]
+_AT_A_TIME = 32
+"""Texts whose vectors are in memory together while they are computed."""
 _MASKS = ("[MASK]", "<mask>")
 
 
@@ -39,13 +43,35 @@ async def token_vectors(
     *,
     role: Role = "document",
     truncate: bool = False,
+    most: int | None = None,
 ) -> list[Array]:
     """Of each text the vectors [tokens, size] of its tokens, by a model for late interaction or one loaded
     with pooling `none`.
 
     A model for late interaction gets the marks of a `query` or a `document`: queries are expanded, documents
     have no vectors of punctuation, as the checkpoint says. Without such marks the role changes nothing.
+    More than `most` numbers are refused.
     """
+    portions = token_vector_portions(runner, name, texts, call, role=role, truncate=truncate)
+    found: list[Array] = []
+    async with aclosing(portions):
+        async for part in portions:
+            found += part
+            if most is not None:
+                check_numbers(found, len(texts), most, "inputs")
+    return found
+
+
+async def token_vector_portions(
+    runner: ModelRunner,
+    name: str | None,
+    texts: Sequence[str],
+    call: CallContext,
+    *,
+    role: Role = "document",
+    truncate: bool = False,
+) -> AsyncGenerator[list[Array]]:
+    """As `token_vectors`, of some texts at a time."""
     if role not in get_args(Role):
         raise InvalidRequest(f"role is {role!r}, it must be query or document", param="role")
     async with runner.lease(name, call, "token_embed") as model:
@@ -57,11 +83,16 @@ async def token_vectors(
             task="token_embed",
             truncate=truncate,
         )
-        rows = await runner.rows(request, call)
-    return [
-        found if one.kept is None else found[[place for place in one.kept if place < len(found)]]
-        for found, one in zip(rows, inputs, strict=True)
-    ]
+        async with aclosing(runner.portions(request, call, _AT_A_TIME)) as portions:
+            left = iter(inputs)
+            async for rows in portions:
+                yield [_kept(vectors, next(left)) for vectors in rows]
+
+
+def _kept(vectors: Array, given: _Input) -> Array:
+    if given.kept is None:
+        return vectors
+    return vectors[[place for place in given.kept if place < len(vectors)]]
 
 
 def _input(text: str, model: LoadedModel, role: Role) -> _Input:

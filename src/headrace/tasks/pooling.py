@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import aclosing
 from typing import Literal
 
 import numpy as np
@@ -13,8 +14,11 @@ from headrace.inference.model_runner import ModelRunner
 from headrace.inference.requests import EmbeddingRequest, Prompt
 from headrace.ops.value import Array
 from headrace.tasks.label_scores import activated
+from headrace.tasks.task_limits import check_numbers
 
 PoolingTask = Literal["embed", "token_embed", "classify", "token_classify"]
+_AT_A_TIME = 32
+"""Inputs whose vectors are in memory together while they are computed."""
 _TASKS: tuple[PoolingTask, ...] = ("token_embed", "embed", "classify", "token_classify")
 
 
@@ -29,9 +33,10 @@ async def pool(
     dimensions: int | None = None,
     truncate: bool = False,
     max_tokens: int | None = None,
+    most: int,
 ) -> list[Array]:
     """Of each input a vector [size], or [tokens, size] by tasks of tokens; scores as probabilities, with
-    `activation` False as logits. `task` None is what the model does.
+    `activation` False as logits. `task` None is what the model does. More than `most` numbers are refused.
 
     Raises InvalidRequest where the model does not do the task, or generates text.
     """
@@ -46,7 +51,11 @@ async def pool(
             truncate=truncate,
             max_tokens=max_tokens,
         )
-        rows = await runner.rows(request, call)
+        rows: list[Array] = []
+        async with aclosing(runner.portions(request, call, _AT_A_TIME)) as portions:
+            async for part in portions:
+                rows += part
+                check_numbers(rows, len(inputs), most, "input")
         if asked in ("classify", "token_classify") and activation:
             assert model.head is not None
             rows = [activated(one, model.head.activation).astype(np.float32) for one in rows]

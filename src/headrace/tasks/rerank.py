@@ -7,6 +7,7 @@ says yes or no (Qwen3-Reranker), or by the cosine of an embedder's vectors.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,7 +22,7 @@ from headrace.inference.requests import EmbeddingRequest, TextPair
 from headrace.tasks.classify import classify
 from headrace.tasks.judge import judge, judges
 from headrace.tasks.label_scores import activated
-from headrace.tasks.late_interaction import max_sim, token_vectors
+from headrace.tasks.late_interaction import max_sim, token_vector_portions, token_vectors
 from headrace.tasks.task_limits import check_count, check_texts
 
 if TYPE_CHECKING:
@@ -156,8 +157,13 @@ async def _late_interaction(
     queries, places = _places([pair.first for pair in pairs])
     asked = await token_vectors(runner, name, queries, call, role="query", truncate=options.truncate)
     documents = [pair.second for pair in pairs]
-    found = await token_vectors(runner, name, documents, call, role="document", truncate=options.truncate)
-    return [max_sim(asked[place], one) for place, one in zip(places, found, strict=True)]
+    scores: list[float] = []
+    portions = token_vector_portions(runner, name, documents, call, truncate=options.truncate)
+    async with aclosing(portions):
+        async for part in portions:
+            for vectors in part:
+                scores.append(max_sim(asked[places[len(scores)]], vectors))
+    return scores
 
 
 async def _cosines(

@@ -14,6 +14,9 @@ from headrace.inference.model_runner import ModelRunner
 from headrace.inference.requests import EmbeddingRequest
 from headrace.ops.value import Array
 
+_AT_A_TIME = 64
+"""Inputs whose rows, a number for each entry of the vocabulary, are in memory together."""
+
 
 class SparseVector(Struct, frozen=True, eq=False):
     """Entries above 0: token ids of the vocabulary in ascending order (int32) and their weights (float32)."""
@@ -36,8 +39,8 @@ async def sparse(
         request = EmbeddingRequest(
             id=new_id(), model=model.name, inputs=tuple(inputs), task="sparse_embed", truncate=truncate
         )
-        rows = await runner.rows(request, call)
-    return [_entries(row[0]) for row in rows]
+        portions = runner.portions(request, call, _AT_A_TIME)
+        return [_entries(row[0]) async for rows in portions for row in rows]
 
 
 def _entries(weights: Array) -> SparseVector:

@@ -3,12 +3,38 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
 
 from headrace.errors import InvalidRequest
+from headrace.ops.value import Array
 
 MAX_TEXTS = 2048
 MAX_LABELS = 1000
+MAX_SEARCHED = 2_000_000
+"""Characters of all texts of a request that patterns search, which takes seconds for so many."""
+MAX_WINDOWED_TOKENS = 1_000_000
+"""Of all windows of a request together: a text is in as many as `stride` asks for."""
+
+MAX_NUMBERS = 4_000_000
+"""Of all vectors of tokens in a reply, which has 20 bytes for each."""
+
+
+class WindowBudget(Struct):
+    """Counts the tokens of a request's windows."""
+
+    tokens: int = 0
+
+    def take(self, tokens: int) -> None:
+        """More windows, of so many tokens together; InvalidRequest above MAX_WINDOWED_TOKENS."""
+        self.tokens += tokens
+        if self.tokens > MAX_WINDOWED_TOKENS:
+            raise InvalidRequest(
+                f"the windows have more than {MAX_WINDOWED_TOKENS:,} tokens, those that they share and labels"
+                " included: send less text at once, or a smaller stride",
+                param="stride",
+            )
 
 
 def check_texts(texts: Sequence[object], param: str) -> None:
@@ -17,6 +43,26 @@ def check_texts(texts: Sequence[object], param: str) -> None:
         raise InvalidRequest(
             f"{param} has {len(texts):,} entries, it must have 1 to {MAX_TEXTS:,}"
             + (": split it" if texts else ""),
+            param=param,
+        )
+
+
+def check_searched(texts: Iterable[str], param: str) -> None:
+    """InvalidRequest for texts of more than MAX_SEARCHED characters together."""
+    count = sum(map(len, texts))
+    if count > MAX_SEARCHED:
+        raise InvalidRequest(
+            f"{param} has {count:,} characters, at most {MAX_SEARCHED:,} are searched at once: split it",
+            param=param,
+        )
+
+
+def check_numbers(vectors: Sequence[Array], inputs: int, most: int, param: str) -> None:
+    """InvalidRequest where the vectors of the first of so many `inputs` have more than `most` numbers."""
+    if sum(one.size for one in vectors) > most:
+        raise InvalidRequest(
+            f"the vectors of {len(vectors):,} of the {inputs:,} inputs have more than {most:,} numbers: send"
+            " fewer or shorter ones at once",
             param=param,
         )
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, get_args
 
 from msgspec import Struct
@@ -14,6 +16,7 @@ from headrace.inference.model_runner import ModelRunner
 from headrace.inference.requests import EmbeddingRequest
 from headrace.ops.value import Array
 from headrace.tasks.label_scores import activated
+from headrace.tasks.task_limits import WindowBudget
 from headrace.tasks.token_labels import Aggregation, TokenEntity, TokenScores, merged, read_entities
 from headrace.tokenization.prompts import check_characters
 from headrace.tokenization.tokenizer import MarkedTokens
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from headrace.engine.client import LoadedModel
 
 _MAX_WINDOWED_CHARACTERS = 1 << 24
+_TOKENS_AT_A_TIME = 1 << 15  # whose scores are in memory together
 
 
 class _Window(Struct, frozen=True):
@@ -63,27 +67,55 @@ async def token_classify(
         head = model.head
         assert head is not None
         read = await runner.in_thread(model, lambda: _read(texts, model, windowed=stride is not None))
-        windows = [
-            window
-            for index, one in enumerate(read)
-            for window in _windows(index, one, model.context_length, call, truncate, stride)
-        ]
-        request = EmbeddingRequest(
-            id=new_id(),
-            model=model.name,
-            inputs=tuple(window.ids for window in windows),
-            task="token_classify",
-            priority=priority,
-            deadline_s=deadline_s,
+        windows = await runner.in_thread(
+            model, lambda: _all_windows(read, model.context_length, call, truncate, stride)
         )
-        rows = await runner.rows(request, call)
-    found: list[list[TokenEntity]] = [[] for _ in texts]
-    several = [0] * len(texts)
-    for window, scores in zip(windows, rows, strict=True):
-        several[window.index] += 1
-        tokens = _scored(texts[window.index], read[window.index], window, scores, head)
-        found[window.index] += read_entities(tokens, head.labels, aggregation)
-    return [merged(one) if count > 1 else one for one, count in zip(found, several, strict=True)]
+        found: list[list[TokenEntity]] = [[] for _ in texts]
+
+        def note(part: Sequence[_Window], rows: Sequence[Array]) -> None:
+            for window, scores in zip(part, rows, strict=True):
+                tokens = _scored(texts[window.index], read[window.index], window, scores, head)
+                found[window.index] += read_entities(tokens, head.labels, aggregation)
+
+        for part in _portions(windows):
+            request = EmbeddingRequest(
+                id=new_id(),
+                model=model.name,
+                inputs=tuple(window.ids for window in part),
+                task="token_classify",
+                priority=priority,
+                deadline_s=deadline_s,
+            )
+            rows = await runner.rows(request, call)
+            await runner.in_thread(model, partial(note, part, rows))
+        several = Counter(window.index for window in windows)
+        return await runner.in_thread(
+            model, lambda: [merged(one) if several[index] > 1 else one for index, one in enumerate(found)]
+        )
+
+
+def _portions(windows: Sequence[_Window]) -> Iterator[list[_Window]]:
+    """Windows whose scores are in memory together."""
+    part, tokens = list[_Window](), 0
+    for window in windows:
+        if part and tokens + len(window.ids) > _TOKENS_AT_A_TIME:
+            yield part
+            part, tokens = [], 0
+        part.append(window)
+        tokens += len(window.ids)
+    if part:
+        yield part
+
+
+def _all_windows(
+    read: Sequence[MarkedTokens], limit: int, call: CallContext, truncate: bool, stride: int | None
+) -> list[_Window]:
+    budget = WindowBudget()
+    return [
+        window
+        for index, one in enumerate(read)
+        for window in _windows(index, one, limit, call, truncate, stride, budget)
+    ]
 
 
 def _read(texts: Sequence[str], model: LoadedModel, *, windowed: bool) -> list[MarkedTokens]:
@@ -100,7 +132,13 @@ def _read(texts: Sequence[str], model: LoadedModel, *, windowed: bool) -> list[M
 
 
 def _windows(
-    index: int, read: MarkedTokens, limit: int, call: CallContext, truncate: bool, stride: int | None
+    index: int,
+    read: MarkedTokens,
+    limit: int,
+    call: CallContext,
+    truncate: bool,
+    stride: int | None,
+    budget: WindowBudget,
 ) -> list[_Window]:
     before, after, count = read.before, read.after, len(read.ids)
     room, total = limit - len(before) - len(after), len(before) + len(read.ids) + len(after)
@@ -120,6 +158,7 @@ def _windows(
         return [window(0, count)]
     if stride is not None:
         starts = range(0, max(count - stride, 1), room - stride)
+        budget.take(len(starts) * limit)
         return [window(first, min(room, count - first)) for first in starts]
     if not truncate:
         raise ContextLengthExceeded(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any, ClassVar
 
 import msgspec
@@ -14,14 +15,16 @@ from headrace.api.http.body import RequestBody, Values, read_checked, without_ef
 from headrace.api.http.call_context import call_of
 from headrace.api.http.endpoint import Content, Endpoint
 from headrace.api.http.errors import json_response
-from headrace.api.service import get_service
+from headrace.api.http.generation import done
+from headrace.api.service import Service, get_service
 from headrace.api.tasks.task_reply import texts_of
 from headrace.errors import InvalidRequest
 from headrace.inference.events import ParameterWarning
 from headrace.tasks.pii.analyzer import Analyzer, supported_entities
-from headrace.tasks.pii.custom import CustomPattern, CustomRecognizer
+from headrace.tasks.pii.custom import CustomPattern, CustomRecognizer, Steps
 from headrace.tasks.pii.recognizer import RecognizerResult, bundled_recognizers
 from headrace.tasks.pii.spans import distinct
+from headrace.tasks.task_limits import check_searched
 
 _IGNORE_CASE = 2  # re.IGNORECASE, as Presidio takes flags of Python's re
 _NAMES = Content("application/json", {"type": "array", "items": {"type": "string"}})
@@ -76,6 +79,7 @@ class AnalyzeBody(RequestBody, kw_only=True):
     def analyzer(self) -> Analyzer:
         """What searches; raises InvalidRequest."""
         ignore_case = bool(self.regex_flags & _IGNORE_CASE)
+        steps = Steps()
         custom = [
             CustomRecognizer(
                 one.supported_entity,
@@ -87,6 +91,7 @@ class AnalyzeBody(RequestBody, kw_only=True):
                 context=one.context or (),
                 name=one.name,
                 param="ad_hoc_recognizers",
+                steps=steps,
             )
             for one in self.ad_hoc_recognizers or ()
             if one.supported_language in (None, self.language)
@@ -140,14 +145,21 @@ _RESULTS = Content("application/json", {"type": "array"}, (AnalyzeResult,))
 async def analyze(http: HttpRequest) -> Response:
     """Personal data in a text, or in each of several. Those of several kinds may overlap."""
     body = await read_checked(AnalyzeBody, http)
-    texts, analyzer = texts_of(body.text, "text"), body.analyzer()
+    return json_response(Raw(await done(http, _analyzed(body, get_service(http)))))
+
+
+async def _analyzed(body: AnalyzeBody, service: Service) -> bytes:
+    texts = texts_of(body.text, "text")
+    check_searched(texts, "text")
+    analyzer = await service.search_in_thread(body.analyzer)
     explain = bool(body.return_decision_process)
 
-    def search() -> list[list[AnalyzeResult]]:
-        return [[_result(one, explain=explain) for one in distinct(analyzer.find(text))] for text in texts]
+    def search(text: str) -> bytes:
+        found = [_result(one, explain=explain) for one in distinct(analyzer.find(text))]
+        return msgspec.json.encode(found)
 
-    found = await get_service(http).parse_in_thread(search)
-    return json_response(Raw(msgspec.json.encode(found[0] if isinstance(body.text, str) else found)))
+    found = [await service.search_in_thread(partial(search, text)) for text in texts]
+    return found[0] if isinstance(body.text, str) else b"[" + b",".join(found) + b"]"
 
 
 def _result(one: RecognizerResult, *, explain: bool) -> AnalyzeResult:

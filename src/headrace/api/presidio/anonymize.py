@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from msgspec import Meta, Struct
+import msgspec
+from msgspec import Meta, Raw, Struct
 from msgspec.structs import replace
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
@@ -12,10 +13,12 @@ from starlette.responses import Response
 from headrace.api.http.body import RequestBody, read_checked
 from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.errors import json_response
+from headrace.api.service import get_service
 from headrace.errors import InvalidRequest
 from headrace.tasks.pii.operators import DEFAULT, Operator, Vault, read_operator
 from headrace.tasks.pii.recognizer import RecognizerResult
 from headrace.tasks.pii.spans import resolved
+from headrace.tasks.task_limits import check_searched
 
 _MAX_RESULTS = 50_000
 
@@ -86,6 +89,11 @@ class Anonymized(Struct, frozen=True):
 async def anonymize(http: HttpRequest) -> Response:
     """The text without what `analyzer_results` name, with operators by entity."""
     body = await read_checked(AnonymizeBody, http)
+    check_searched([body.text], "text")
+    return json_response(Raw(await get_service(http).search_in_thread(lambda: _anonymized(body))))
+
+
+def _anonymized(body: AnonymizeBody) -> bytes:
     operators, vault = body.operators(), Vault()
     default = operators.get(DEFAULT, Operator())
     parts: list[str] = []
@@ -100,4 +108,4 @@ async def anonymize(http: HttpRequest) -> Response:
         length += one.start - done
         items.append(AnonymizedItem(length, length + len(new), one.label, new, operator.type))
         length, done = length + len(new), one.end
-    return json_response(Anonymized("".join([*parts, body.text[done:]]), items[::-1]))
+    return msgspec.json.encode(Anonymized("".join([*parts, body.text[done:]]), items[::-1]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
@@ -94,7 +94,7 @@ async def entities(data: bytes, call: HttpCall, service: Service) -> msgspec.Str
     return await _found(checked_body(EntitiesBody, data, call), call, service)
 
 
-async def _found(body: EntitiesBody, call: HttpCall, service: Service) -> EntityList:
+async def _found(body: EntitiesBody, call: HttpCall, service: Service) -> Raw:
     found = await extract_entities(
         service.runner,
         body.model,
@@ -111,14 +111,13 @@ async def _found(body: EntitiesBody, call: HttpCall, service: Service) -> Entity
         priority=body.priority,
         deadline_s=body.deadline_s,
     )
-    return EntityList(
-        data=[
-            TextEntities(index, [_written(one) for one in entities]) for index, entities in enumerate(found)
-        ],
-        model=call.model,
-        usage=usage_of(call),
-        warnings=call.warnings or UNSET,
-    )
+
+    def write() -> bytes:
+        data = [TextEntities(index, list(map(_written, several))) for index, several in enumerate(found)]
+        reply = EntityList(data, call.model, usage_of(call), warnings=call.warnings or UNSET)
+        return msgspec.json.encode(reply)
+
+    return Raw(await service.search_in_thread(write))
 
 
 def _written(entity: Entity) -> FoundEntity:

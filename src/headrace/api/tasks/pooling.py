@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+import msgspec
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
@@ -22,6 +23,7 @@ from headrace.api.tasks.vector_format import as_base64
 from headrace.inference.events import ParameterWarning
 from headrace.ops.value import Array
 from headrace.tasks.pooling import PoolingTask, pool
+from headrace.tasks.task_limits import MAX_NUMBERS
 
 _ACTIVATIONS = ("use_activation", "activation", "softmax")
 
@@ -85,13 +87,18 @@ async def create_pooling(http: HttpRequest) -> Response:
         dimensions=body.dimensions,
         truncate=bool(body.truncate) or body.truncate_prompt_tokens is not None,
         max_tokens=token_limit(body.truncate_prompt_tokens),
+        most=MAX_NUMBERS,
     )
     found = await done(http, work)
-    data = [PooledInput(index, _written(one, body.encoding_format)) for index, one in enumerate(found)]
-    reply = PoolingReply(
-        new_id("pool"), now_s(), call.model, data, usage_of(call), warnings=call.warnings or UNSET
-    )
-    return json_response(reply)
+
+    def write() -> bytes:
+        data = [PooledInput(index, _written(one, body.encoding_format)) for index, one in enumerate(found)]
+        reply = PoolingReply(
+            new_id("pool"), now_s(), call.model, data, usage_of(call), warnings=call.warnings or UNSET
+        )
+        return msgspec.json.encode(reply)
+
+    return json_response(Raw(await get_service(http).search_in_thread(write)))
 
 
 def _written(rows: Array, form: str | None) -> Any:

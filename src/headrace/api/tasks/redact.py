@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, Literal, cast
 
 import msgspec
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
@@ -21,8 +22,10 @@ from headrace.inference.call_context import CallContext
 from headrace.inference.events import ParameterWarning
 from headrace.tasks.entities import Entity
 from headrace.tasks.pii.analyzer import THRESHOLD, Analyzer
-from headrace.tasks.pii.model_entities import redact_texts
-from headrace.tasks.pii.redaction import Redacted, Redactor
+from headrace.tasks.pii.model_entities import model_findings
+from headrace.tasks.pii.recognizer import RecognizerResult
+from headrace.tasks.pii.redaction import Redactor
+from headrace.tasks.task_limits import check_searched
 
 _OPERATORS = {
     "type": "object",
@@ -89,22 +92,27 @@ async def redact(data: bytes, call: HttpCall, service: Service) -> msgspec.Struc
     return await _redacted(checked_body(RedactBody, data, call), call, service)
 
 
-async def _redacted(body: RedactBody, call: CallContext, service: Service) -> RedactedList:
-    texts, redactor = texts_of(body.input, "input"), body.redactor()
-    found: list[Redacted]
-    if body.model is None:
-        found = await service.parse_in_thread(lambda: [redactor.redact(text) for text in texts])
-    else:
-        found = await redact_texts(redactor, texts, service.runner, body.model, call, body.entities)
-    return RedactedList(
-        [
-            RedactedText(index, one.text, [_written(it) for it in one.entities])
-            for index, one in enumerate(found)
-        ],
+async def _redacted(body: RedactBody, call: CallContext, service: Service) -> Raw:
+    texts = texts_of(body.input, "input")
+    check_searched(texts, "input")
+    redactor = await service.search_in_thread(body.redactor)
+    more: Sequence[Sequence[RecognizerResult]] = [()] * len(texts)
+    if body.model is not None:
+        threshold = redactor.analyzer.threshold
+        more = await model_findings(service.runner, body.model, texts, call, body.entities, threshold)
+
+    def write(index: int) -> RedactedText:
+        found = redactor.redact(texts[index], more[index])
+        return RedactedText(index, found.text, [_written(it) for it in found.entities])
+
+    written = [await service.search_in_thread(partial(write, index)) for index in range(len(texts))]
+    reply = RedactedList(
+        written,
         model=call.model or None if body.model else None,
         vault=redactor.vault.values if body.return_vault else UNSET,
         warnings=call.warnings or UNSET,
     )
+    return Raw(await service.search_in_thread(lambda: msgspec.json.encode(reply)))
 
 
 def _written(entity: Entity) -> RedactedEntity:

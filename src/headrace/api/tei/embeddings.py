@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
 
-from msgspec import Struct
+import msgspec
+from msgspec import Raw, Struct
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from headrace.api.http.body import RequestBody, read_checked
 from headrace.api.http.call_context import call_of
 from headrace.api.http.endpoint import Content, Endpoint
+from headrace.api.http.errors import json_response
 from headrace.api.http.generation import done
 from headrace.api.openai.prompts import read_prompts
 from headrace.api.service import get_service
@@ -25,10 +28,14 @@ from headrace.api.tei.bodies import (
     rows_of_numbers,
 )
 from headrace.engine.unit_rows import unit_rows
+from headrace.errors import InvalidRequest
 from headrace.tasks.embed import EmbedOptions, embed_texts
 from headrace.tasks.late_interaction import token_vectors
-from headrace.tasks.sparse import sparse
-from headrace.tasks.task_limits import check_texts
+from headrace.tasks.sparse import SparseVector, sparse
+from headrace.tasks.task_limits import MAX_NUMBERS, check_texts
+
+MAX_ENTRIES = 1_000_000
+"""Of all sparse vectors in a reply, which has 40 bytes for each."""
 
 
 class SimilarityInputs(Struct, frozen=True, forbid_unknown_fields=True):
@@ -106,11 +113,27 @@ async def embed_sparse(http: HttpRequest) -> Response:
     texts = texts_of(body.inputs, "inputs")
     body.check_plain()
     work = sparse(get_service(http).runner, body.model, texts, call_of(http), truncate=bool(body.truncate))
-    found: list[Any] = [
-        [SparseEntry(int(token), float(value)) for token, value in zip(one.ids, one.values, strict=True)]
-        for one in await done(http, work)
+    vectors = await done(http, work)
+    entries = sum(len(one.ids) for one in vectors)
+    if entries > MAX_ENTRIES:
+        raise InvalidRequest(
+            f"the vectors have {entries:,} entries, at most {MAX_ENTRIES:,} are sent: send fewer texts",
+            param="inputs",
+        )
+    return await _joined(http, [partial(_sparse, one) for one in vectors])
+
+
+def _sparse(one: SparseVector) -> list[SparseEntry]:
+    return [SparseEntry(int(token), float(value)) for token, value in zip(one.ids, one.values, strict=True)]
+
+
+async def _joined(http: HttpRequest, parts: Sequence[Callable[[], object]]) -> Response:
+    """A reply that is a list of what `parts` make, each in a thread: the loop goes on meanwhile."""
+    service = get_service(http)
+    written = [
+        await service.search_in_thread(lambda part=part: msgspec.json.encode(part())) for part in parts
     ]
-    return raw_response(found)
+    return json_response(Raw(b"[" + b",".join(written) + b"]"))
 
 
 @Endpoint("POST", "/embed_all", body=InputsBody, content=(rows_of_numbers(3),))
@@ -120,8 +143,10 @@ async def embed_all(http: HttpRequest) -> Response:
     texts = texts_of(body.inputs, "inputs")
     body.check_plain()
     runner = get_service(http).runner
-    work = token_vectors(runner, body.model, texts, call_of(http), truncate=bool(body.truncate))
-    return raw_response([one.tolist() for one in await done(http, work)])
+    work = token_vectors(
+        runner, body.model, texts, call_of(http), truncate=bool(body.truncate), most=MAX_NUMBERS
+    )
+    return await _joined(http, [one.tolist for one in await done(http, work)])
 
 
 @Endpoint("POST", "/similarity", body=SimilarityBody, content=(rows_of_numbers(1),))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
 
 from headrace.inference.call_context import CallContext
 from headrace.inference.events import GuardVerdict
@@ -16,10 +18,13 @@ from headrace.tasks.guards.topics import TopicClassifiers
 from headrace.tasks.label_scores import Classification
 from headrace.tasks.pii.analyzer import THRESHOLD, Analyzer
 from headrace.tasks.pii.custom import CustomPattern, CustomRecognizer
-from headrace.tasks.pii.redaction import Redactor
+from headrace.tasks.pii.redaction import Redacted, Redactor
 
+T = TypeVar("T")
 Found = tuple[str, float]
 """A label and its score."""
+QUICK_CHARACTERS = 4096
+"""Longer texts are searched in a thread: that takes a millisecond and more."""
 
 
 def redactor_of(name: str, guard: GuardSettings) -> Redactor:
@@ -56,11 +61,11 @@ class GuardChecks:
             if not guard.reads(stage) or guard.kind == "schema" or not text.strip():
                 continue
             if guard.action == "redact":
-                done = redactor_of(name, guard).redact(text)
+                done = await redacted(redactor_of(name, guard), text)
                 found = _best((one.label, one.score) for one in done.entities)
                 text = done.text
             elif guard.kind in ("pii", "regex"):
-                found = _matched(name, guard, text, before)
+                found = await _matched(name, guard, text, before)
             else:
                 found = await self._judged(name, guard, text, before, call)
             if found is not None:
@@ -120,11 +125,28 @@ def _sum(topics: Classification, guard: GuardSettings) -> Found:
     return max(unwanted, key=scores.__getitem__), min(1.0, sum(scores[one] for one in unwanted))
 
 
-def _matched(name: str, guard: GuardSettings, text: str, before: str) -> Found | None:
+async def redacted(redactor: Redactor, text: str) -> Redacted:
+    """What a guard of patterns makes of a text. Other requests get their turn after each."""
+    return await in_thread_if_long(lambda: redactor.redact(text), len(text))
+
+
+async def _matched(name: str, guard: GuardSettings, text: str, before: str) -> Found | None:
     """The best match of patterns in all ways to read the text, but for those that were there before."""
     analyzer = redactor_of(name, guard).analyzer
-    known = Counter(_matches(analyzer, before))
-    return _best((label, score) for label, _, score in Counter(_matches(analyzer, before + text)) - known)
+
+    def search() -> Found | None:
+        known = Counter(_matches(analyzer, before))
+        return _best((label, score) for label, _, score in Counter(_matches(analyzer, before + text)) - known)
+
+    return await in_thread_if_long(search, len(before) + len(text))
+
+
+async def in_thread_if_long(search: Callable[[], T], characters: int) -> T:
+    """What a search of so many characters finds. Other requests get their turn after a short one, too."""
+    if characters > QUICK_CHARACTERS:
+        return await asyncio.to_thread(search)
+    await asyncio.sleep(0)
+    return search()
 
 
 def _matches(analyzer: Analyzer, text: str) -> Iterable[tuple[str, str, float]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -12,8 +13,9 @@ from headrace.inference.call_context import CallContext
 from headrace.inference.events import GuardVerdict
 from headrace.inference.requests import ChatRequest, CompletionRequest, GenerationRequest
 from headrace.tasks.guards.calls import call_text, redacted_arguments
-from headrace.tasks.guards.check import GuardChecks, redactor_of
+from headrace.tasks.guards.check import GuardChecks, in_thread_if_long, redactor_of
 from headrace.tasks.guards.settings import GuardSettings
+from headrace.tasks.task_limits import check_searched
 
 _UNCHECKED = ("system", "developer")
 """Roles of the operator's own messages."""
@@ -37,6 +39,8 @@ class CheckedInput:
     async def read(self, request: GenerationRequest) -> GenerationRequest:
         """The request, redacted where a guard says so. ContentBlocked where one blocks it, InvalidRequest
         where it has no text to read."""
+        if any(one.kind in ("pii", "regex") for one in self._guards.values()):
+            check_searched(_sent(request), "messages" if isinstance(request, ChatRequest) else "prompt")
         if isinstance(request, ChatRequest):
             self._param = "messages"
             messages = [
@@ -76,7 +80,8 @@ class CheckedInput:
         arguments = call.arguments
         for name, guard in self._redacting.items():
             redactor = redactor_of(name, guard)
-            arguments = redacted_arguments(arguments, lambda one, r=redactor: r.redact(one).text)
+            search = partial(redacted_arguments, arguments, lambda one, r=redactor: r.redact(one).text)
+            arguments = await in_thread_if_long(search, len(arguments))
         return replace(call, arguments=arguments)
 
     def _judge(self, verdicts: Sequence[GuardVerdict]) -> None:
@@ -88,6 +93,16 @@ class CheckedInput:
                     param=self._param,
                 )
         tell(verdicts, self._call)
+
+
+def _sent(request: GenerationRequest) -> list[str]:
+    """The texts that guards read."""
+    if isinstance(request, ChatRequest):
+        read = [one for one in request.messages if one.role not in _UNCHECKED]
+        texts = [text or "" for one in read for text in (one.content, one.reasoning)]
+        return texts + [call.arguments for one in read for call in one.tool_calls]
+    assert isinstance(request, CompletionRequest)
+    return [*(one for one in request.prompts if isinstance(one, str)), request.suffix or ""]
 
 
 def tell(verdicts: Sequence[GuardVerdict], call: CallContext) -> None:

@@ -20,6 +20,8 @@ from headrace.tasks.pii.recognizer import (
 )
 
 THRESHOLD = 0.4
+MAX_CONTEXT_CHARACTERS = 1000
+"""Of all words of context together, which are looked at once for every match."""
 MODEL_LABELS = {
     "PERSON": "person",
     "LOCATION": "location",
@@ -64,6 +66,11 @@ class Analyzer:
         self.custom = [one for one in custom if wanted is None or one.entity in wanted]
         self.threshold, self.allow = threshold, frozenset(allow)
         self._context = " ".join(context)
+        if len(self._context) > MAX_CONTEXT_CHARACTERS:
+            raise InvalidRequest(
+                f"context has {len(self._context):,} characters, at most {MAX_CONTEXT_CHARACTERS:,} are read",
+                param="context",
+            )
 
     def find(self, text: str) -> list[RecognizerResult]:
         """All findings, which may overlap."""

@@ -9,10 +9,11 @@ from typing import Any
 from msgspec import Struct
 
 from headrace.errors import InvalidRequest
-from headrace.tasks.pii.recognizer import Hit, context_pattern
+from headrace.tasks.pii.recognizer import CONTEXT_CHARACTERS, Hit, context_pattern
 from headrace.tokenization.linear_pattern import MAX_CHARACTERS, MAX_STEPS, compile_re2
 
 MAX_RECOGNIZERS, MAX_PATTERNS, MAX_WORDS = 32, 32, 1000
+MAX_CONTEXT = 100  # words, each of which is looked for before every match
 MAX_MATCH_BYTES = 512
 
 _re2: Any = importlib.import_module("re2")  # it has no types
@@ -29,10 +30,17 @@ class CustomPattern(Struct, frozen=True, kw_only=True):
     whole: bool = False
 
 
+class Steps(Struct):
+    """What searches of all recognizers that share it have taken."""
+
+    taken: int = 0
+
+
 class CustomRecognizer:
     """Finds an entity by patterns, or by words, that a request brings.
 
-    A match is of MAX_MATCH_BYTES at most. All searches of one object together take MAX_STEPS at most.
+    A match is of MAX_MATCH_BYTES at most. All searches of the recognizers with the same `steps` together take
+    MAX_STEPS at most.
     """
 
     has_check = False
@@ -46,13 +54,16 @@ class CustomRecognizer:
         context: Sequence[str] = (),
         name: str | None = None,
         param: str | None = None,
+        steps: Steps | None = None,
     ) -> None:
         """Raises InvalidRequest that names `param` where a pattern cannot be searched so."""
         self.entity, self.country = entity, None
         self.name = name or f"{entity}Recognizer"
-        self._param, self._steps = param, 0
-        if len(patterns) > MAX_PATTERNS or len(words) > MAX_WORDS or len(context) > MAX_WORDS:
-            raise self._refused(f"more than {MAX_PATTERNS} patterns or {MAX_WORDS:,} words")
+        self._param, self._steps = param, steps or Steps()
+        if len(patterns) > MAX_PATTERNS or len(words) > MAX_WORDS or len(context) > MAX_CONTEXT:
+            raise self._refused(
+                f"more than {MAX_PATTERNS} patterns, {MAX_WORDS:,} words or {MAX_CONTEXT} words of context"
+            )
         if not patterns and not words:
             raise self._refused("it has neither patterns nor a deny_list")
         self._patterns = [(self._compiled(one.regex, one.ignore_case), one) for one in patterns]
@@ -60,7 +71,9 @@ class CustomRecognizer:
             regex = "|".join(_re2.escape(word) for word in words if word)
             deny = CustomPattern(regex=regex, score=1.0, name="deny_list", ignore_case=False, whole=True)
             self._patterns.append((self._compiled(regex, False, longest=MAX_WORDS * 100), deny))
-        self._context = context_pattern([word for word in context if word])
+        words_of_context = [word for word in context if word]
+        self._context = context_pattern(words_of_context)
+        self._context_steps = CONTEXT_CHARACTERS * len(words_of_context)
 
     def hits(self, text: bytes) -> Iterator[Hit]:
         """All matches of each pattern without overlaps; InvalidRequest where that could take too long."""
@@ -85,13 +98,16 @@ class CustomRecognizer:
 
     def context_word(self, before: str) -> str | None:
         """See `Recognizer.context_word`."""
+        self._charge(self._context_steps * max(1, len(before) // CONTEXT_CHARACTERS))
         found = self._context.search(before.lower()) if self._context else None
         return found[0] if found else None
 
     def _charge(self, steps: int) -> None:
-        self._steps += steps
-        if self._steps > MAX_STEPS:
-            raise self._refused(f"it could take {self._steps:,} steps to search the text, over {MAX_STEPS:,}")
+        self._steps.taken += steps
+        if self._steps.taken > MAX_STEPS:
+            raise self._refused(
+                f"it could take {self._steps.taken:,} steps to search the text, over {MAX_STEPS:,}"
+            )
 
     def _compiled(self, source: str, ignore_case: bool, longest: int = MAX_CHARACTERS) -> Any:
         if len(source) > longest:

@@ -20,6 +20,9 @@ PLACEHOLDER: Final = re.compile(r"<[A-Z][A-Z0-9_]{0,63}_[0-9]{1,9}>")
 MAX_PLACEHOLDER: Final = 76
 """Characters of the longest placeholder, at least."""
 
+MAX_NEW_VALUE: Final = 256
+"""Characters that take the place of an entity, of which a text can have hundreds of thousands."""
+
 
 class Operator(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How an entity is replaced.
@@ -63,6 +66,12 @@ def read_operator(value: object, param: str = "operators") -> Operator:
             operator = convert(fields, Operator)
         except ValidationError as error:
             raise InvalidRequest(f"an operator cannot be read: {error}", param=param) from None
+    length = len(operator.new_value or "")
+    if length > MAX_NEW_VALUE:
+        raise InvalidRequest(
+            f"new_value has {length:,} characters, at most {MAX_NEW_VALUE} can take the place of an entity",
+            param=param,
+        )
     if len(operator.masking_char) != 1:
         raise InvalidRequest("masking_char must be one character", param=param)
     if operator.chars_to_mask is not None and operator.chars_to_mask < 0:
