@@ -14,6 +14,7 @@ from typing import Any
 from headrace.engine.client import EngineLimits, EngineStatus
 from headrace.engine.request import (
     ChoiceFinished,
+    ContinuationsScored,
     Delta,
     EngineEvent,
     EngineRequest,
@@ -219,6 +220,9 @@ class FakeEngine:
         if item.cancelled:
             ends: list[EngineEvent] = [ChoiceFinished(choice, "cancelled") for choice in range(params.n)]
             return [*ends, self._done(item)]
+        if item.request.continuations:
+            sums = tuple(-float(len(tokens)) for tokens in item.request.continuations)
+            return [ContinuationsScored(sums), ChoiceFinished(0, "stop"), self._done(item)]
         letter = item.text[item.position % len(item.text)]
         events: list[EngineEvent] = []
         if params.prompt_logprobs is not None and item.position == 0:
