@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ from headrace.config.extras import extra_module
 from headrace.config.providers import is_remote
 from headrace.config.settings import Settings
 from headrace.errors import InvalidRequest
-from headrace.inference.attempts import NoSpendRecorder, SpendRecorder
+from headrace.inference.attempts import Attempt, Hold, NoSpendRecorder, SpendRecorder
 from headrace.inference.handler import Handler
 from headrace.storage.database import Database
 
@@ -22,6 +23,19 @@ EXTRA = "gateway"
 LIBRARIES = ("aiohttp", "cryptography", "jsonschema_rs")
 
 
+class _Counted:
+    """A SpendRecorder that counts the attempts that another one books."""
+
+    def __init__(self, inner: SpendRecorder, attempts: Counter[str]) -> None:
+        self.reserve = inner.reserve
+        self._inner, self._attempts = inner, attempts
+
+    async def settle(self, hold: Hold, attempt: Attempt) -> int | None:
+        """See `SpendRecorder.settle`."""
+        self._attempts[f"{attempt.target} {attempt.outcome}"] += 1
+        return await self._inner.settle(hold, attempt)
+
+
 class RemoteModels:
     """What stands before `local`: see `gateway.routing_handler`, made when there is a remote model. `serves`
     knows the models of this machine."""
@@ -29,6 +43,8 @@ class RemoteModels:
     def __init__(self, local: Handler, database: Database, serves: Callable[[str], bool]) -> None:
         self._local, self._database, self._serves = local, database, serves
         self._routing: RoutingHandler | None = None
+        self.attempts: Counter[str] = Counter()
+        """Attempts that have ended, by "TARGET OUTCOME"."""
         self.spend: SpendRecorder = NoSpendRecorder()
         """What books attempts; to be set before the first update."""
 
@@ -52,7 +68,7 @@ class RemoteModels:
             return
         building = extra_module(EXTRA, "headrace.gateway.building", *LIBRARIES)
         self._routing = building.updated(
-            *(self._routing, self._local, self._database, self.spend, self._serves),
+            *(self._routing, self._local, self._database, _Counted(self.spend, self.attempts), self._serves),
             *(settings, entries, int(time.time())),
         )
 

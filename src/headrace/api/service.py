@@ -60,6 +60,7 @@ class Service:
         self.sources = ManagedModels(models)
         self.local = LocalHandler(self.sources, self._model_threads, settings.tool_format)
         self.remote = RemoteModels(self.local, self.database, models.serves)
+        self.metrics.attempts = self.remote.attempts
         self.gate = AdmissionGate(
             settings.max_concurrent_requests, settings.max_queued_tokens, lambda: self.local.queued_tokens
         )

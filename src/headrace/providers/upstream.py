@@ -210,8 +210,8 @@ class UpstreamReply:
             ) from error
 
     def finish(self) -> None:
-        """All that matters has been read: take what is left in the background, so that the connection can serve
-        another request; where that takes long, close it."""
+        """All that matters has been read: take what is left in the background, so that the connection can
+        serve another request; where that takes long, close it."""
         if self._response.content.at_eof():
             self._on_closed(self)
             return
