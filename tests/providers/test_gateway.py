@@ -175,7 +175,7 @@ def test_attempts_are_counted(gateway: Callable[..., Gateway]) -> None:
     text = server.http().get("/metrics").text
     for outcome in ("server", "ok"):
         assert (
-            f'headrace_target_attempts_total{{target="far",outcome="{outcome}"}} 1.0' in text
+            f'headrace_target_attempts_total{{outcome="{outcome}",target="far"}} 1.0' in text
         )
 
 
