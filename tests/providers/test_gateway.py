@@ -174,9 +174,7 @@ def test_attempts_are_counted(gateway: Callable[..., Gateway]) -> None:
     assert post(server).status_code == 200
     text = server.http().get("/metrics").text
     for outcome in ("server", "ok"):
-        assert (
-            f'headrace_target_attempts_total{{outcome="{outcome}",target="far"}} 1.0' in text
-        )
+        assert f'headrace_target_attempts_total{{outcome="{outcome}",target="far"}} 1.0' in text
 
 
 def test_hedges_are_rare_and_late() -> None:
