@@ -257,6 +257,7 @@ ENCODERS: dict[str, Settings] = {
     "bert": BERT,
     "roberta": ROBERTA,
     "xlm_roberta": ROBERTA | {"architectures": ["XLMRobertaModel"], "model_type": "xlm-roberta"},
+    "xlm_roberta_xl": ROBERTA | {"architectures": ["XLMRobertaXLModel"], "model_type": "xlm-roberta-xl"},
     "camembert": ROBERTA | {"architectures": ["CamembertModel"], "model_type": "camembert"},
     "electra": BERT | {"architectures": ["ElectraModel"], "model_type": "electra", "embedding_size": 16},
     "electra_wide": BERT | {"architectures": ["ElectraModel"], "model_type": "electra", "embedding_size": 32},

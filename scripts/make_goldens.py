@@ -36,7 +36,7 @@ EXPERTS = {
     "deepseek_v3": ("mlp.", "mlp.", ("gate_proj", "up_proj", "down_proj")),
 }
 # Models that count positions without padding tokens, which their prompts must not hold.
-SKIPS_PADDING = ("roberta", "xlm-roberta", "camembert", "mpnet")
+SKIPS_PADDING = ("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet")
 TABLES = ("word_embeddings", "wte", "embed_in")
 
 

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from golden_configs import CONFIGS, ENCODERS
 from golden_families import LLAMA, QWEN3, Settings
 from golden_references import build, named_weights
-from make_goldens import PROMPT_TOKENS, fill
+from make_goldens import PROMPT_TOKENS, SKIPS_PADDING, fill
 
 LABELS = {"id2label": {"0": "low", "1": "mid", "2": "high"}}
 BERT, MODERNBERT = ENCODERS["bert"], ENCODERS["modernbert"]
@@ -26,7 +26,14 @@ _THREE = {
     "gte_ntk": "New",
     "jina_v3": "XLMRoberta",
     "jina_v3_native": "JinaEmbeddingsV3",
+    "xlm_roberta": "XLMRoberta",
+    "xlm_roberta_xl": "XLMRobertaXL",
+    "distilbert": "DistilBert",
+    "mpnet": "MPNet",
+    "electra": "Electra",
+    "deberta_v3": "DebertaV2",
 }
+_NOT_SPARSE = ("electra", "deberta_v3")  # models of these types make no sparse vectors
 
 
 _SEQUENCE = "ForSequenceClassification"
@@ -70,6 +77,7 @@ HEADS: dict[str, Settings] = {
             ("tokens", "TokenClassification", LABELS),
             ("masked_lm", "MaskedLM", {"tie_word_embeddings": True}),
         )
+        if head != "masked_lm" or name not in _NOT_SPARSE
     },
     "jina_absolute_classify": _with(
         ENCODERS["jina_absolute"], "XLMRobertaForSequenceClassification", id2label={"0": "LABEL_0"}
@@ -93,6 +101,8 @@ def make(folder: Path, settings: Settings) -> str:
     generator = torch.Generator().manual_seed(0)
     fill(model, generator)
     prompt = torch.randint(0, config.vocab_size - 1, (PROMPT_TOKENS,), generator=generator)
+    if settings["model_type"] in SKIPS_PADDING:
+        prompt[prompt == config.pad_token_id] += 1
     types = (torch.arange(PROMPT_TOKENS) >= PROMPT_TOKENS // 2).long()
     more = {"token_type_ids": types[None]} if getattr(config, "type_vocab_size", 0) > 1 else {}
     logits = model(prompt[None], attention_mask=torch.ones(1, PROMPT_TOKENS), **more).logits

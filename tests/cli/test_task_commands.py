@@ -117,6 +117,7 @@ def test_a_classifiers_own_labels(inside: Callable[..., Outcome], tmp_path: Path
         ),
         (("classify", "x", "--examples", "f", "--truncate"), "drop --truncate"),
         (("classify", "x", "--examples", "nowhere.tsv"), "nowhere.tsv cannot be read"),
+        (("embed", "x", "--server", "--threads", "1"), "--threads has no effect with --server: drop it"),
         (("embed", "x", "--file", "f"), "both TEXT and --file are given"),
         (("embed", "--file", "nowhere.txt"), "nowhere.txt cannot be read"),
         (("embed",), "stdin is empty: pipe a text in"),

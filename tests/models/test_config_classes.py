@@ -205,7 +205,9 @@ SIZE_NAMES = {
 # What the absorbed form of latent attention makes of them, and what stands under another name.
 DIFFERENT = {("deepseek_v3", "kv_heads"), ("deepseek_v3", "head_dim"), ("mamba2", "kv_heads")}
 # Of a position table that begins after the padding token, as many positions can be used.
-DIFFERENT |= {(name, "context") for name in ("roberta", "xlm-roberta", "camembert", "mpnet")}
+DIFFERENT |= {
+    (name, "context") for name in ("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet")
+}
 # Encoders without an output; the class does not declare the field.
 DIFFERENT |= {("nomic_bert", "tied"), ("t5", "tied")}
 

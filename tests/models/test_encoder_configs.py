@@ -30,6 +30,7 @@ def config_of(name: str) -> dict[str, object]:
         ("xlm_roberta", {"position_embedding_type": "relative_key"}, "relative_key"),
         ("roberta", {"position_embedding_type": "alibi"}, "alibi"),
         ("jina_v2", {"feed_forward_type": "original"}, "feed_forward_type 'original'"),
+        ("jina_v2", {"max_position_embeddings": 1 << 30}, "1,073,741,824 distances"),
         ("jina_v3_native", {"position_embedding_type": "absolute"}, "'rotary'"),
         ("nomic", {"prenorm": True}, "prenorm"),
         ("nomic", {"rotary_emb_interleaved": True}, "rotary_emb_interleaved"),
@@ -41,6 +42,7 @@ def config_of(name: str) -> dict[str, object]:
         ("gte_ntk", {"layer_norm_type": "rms_norm"}, "'rms_norm'"),
         ("gte_ntk", {"logn_attention_scale": True}, "logn_attention_scale"),
         ("gte_ntk", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "'dynamic'"),
+        ("llama_bidirectional", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
         ("albert", {"num_hidden_groups": 2}, "num_hidden_groups"),
         ("t5", {"feed_forward_proj": "half-gelu"}, "feed_forward_proj"),
         ("t5", {"relative_attention_num_buckets": 7}, "7 buckets"),
@@ -50,6 +52,12 @@ def config_of(name: str) -> dict[str, object]:
 def test_variants_are_refused_by_name(name: str, change: dict[str, object], message: str) -> None:
     with pytest.raises(UnsupportedModel, match=message):
         find_model(config_of(name) | change)
+
+
+def test_attention_to_both_sides_is_refused_with_a_pooling_too() -> None:
+    config = config_of("llama_bidirectional") | {"use_bidirectional_attention": True}
+    with pytest.raises(UnsupportedModel, match="use_bidirectional_attention"):
+        find_model(config, pooling="last")
 
 
 def test_positions_begin_after_the_padding_token() -> None:

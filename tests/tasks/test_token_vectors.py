@@ -223,6 +223,16 @@ def test_dense_modules_of_embedding_gemma_and_sentence_t5(
     assert np.abs(found - expected / np.linalg.norm(expected)).max() <= 1e-4
 
 
+def test_qwen3_embeddings_are_those_of_the_last_token(tmp_path: Path) -> None:
+    folder = head_model(tmp_path, "encoders/qwen3_last", architectures=["Qwen3ForCausalLM"])
+    add_module(folder, ["Transformer", "Pooling", "Normalize"], Pooling={"pooling_mode_lasttoken": True})
+    with LLM(folder, cache_dir=None) as llm:
+        ids = llm.model.tokenizer.encode("a bc")
+        assert ids[-1] == llm.model.tokenizer.id_of("[SEP]")  # as Qwen's end of text, which its template adds
+        expected = states_of(folder, ids)[-1]
+        assert np.abs(llm.embed("a bc")[0] - expected / np.linalg.norm(expected)).max() <= 1e-4
+
+
 def test_prompts_go_in_front_of_texts(tmp_path: Path) -> None:
     prompts: dict[str, object] = {"prompts": {"query": "q ", "document": ""}, "default_prompt_name": None}
     folder = embedder(tmp_path, prompts)
@@ -265,7 +275,7 @@ def test_dense_modules_are_written_to_folders(tmp_path: Path) -> None:
         export.to_folder(tmp_path / "out", lambda done, total: None)
     with LLM(source, cache_dir=None) as old, LLM(tmp_path / "out", cache_dir=None) as new:
         found = [llm.embed("ab", prompt_name="query") for llm in (old, new)]
-    assert np.array_equal(*found)
+    assert np.array_equal(found[0], found[1])
 
 
 def test_sparse_vectors_by_an_option(tmp_path: Path) -> None:

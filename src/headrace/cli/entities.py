@@ -26,7 +26,7 @@ windows.
 \b
 Examples:
   headrace entities letter.txt --labels person,location
-  echo "I am John Miller from Berlin" | headrace entities --labels person,location --json
+  echo "John Miller lives in Berlin" | headrace entities --labels person,location --json
 """
 TAGGER = "tagger"
 COLORS = (42, 43, 46, 45, 44, 41)  # of the background

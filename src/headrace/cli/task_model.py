@@ -13,7 +13,9 @@ from headrace.cli.load_progress import loaded
 from headrace.cli.model_argument import complete_model
 from headrace.cli.server_call import call_server
 from headrace.cli.terminal import warn
-from headrace.config.settings import MODEL_SETTINGS, Settings
+from headrace.config.settings import MODEL_SETTINGS, SETTINGS, Settings
+from headrace.config.sources import load_settings
+from headrace.errors import UsageError
 from headrace.inference.events import ParameterWarning
 from headrace.llm import LLM
 from headrace.tasks.task_limits import MAX_TEXTS
@@ -25,8 +27,7 @@ ServerFlag = Annotated[
     bool,
     typer.Option(
         "--server",
-        help="Ask the running server at --host and --port, which keeps models in memory; flags of model and"
-        " engine are the server's own then.",
+        help="Ask the running server at --host and --port, which keeps models in memory.",
     ),
 ]
 ModelFlag = Annotated[
@@ -87,7 +88,19 @@ class TaskModel:
 def task_model(settings: Settings, name: str | None, default: str, *, server: bool) -> Generator[TaskModel]:
     """The model `name`, or `default`, until the block ends; or the server, which keeps its own default."""
     if server:
+        _check_unused(settings)
         yield TaskModel(settings, name, None)
         return
     with loaded(name or default, settings) as llm:
         yield TaskModel(settings, name, llm)
+
+
+def _check_unused(settings: Settings) -> None:
+    """UsageError for flags of a model that the server has loaded in its own way."""
+    default = load_settings()
+    for name in MODEL_SETTINGS:
+        if getattr(settings, name) != getattr(default, name):
+            flag = SETTINGS[name].flag
+            raise UsageError(
+                f"{flag} has no effect with --server: drop it, or give it to `headrace serve`", param=name
+            )

@@ -120,8 +120,8 @@ def _grammar(constraint: Constraint, special_ids: Mapping[str, int]) -> dict[str
         return {"lark_grammar": f"start: /{lark_regex(text)}/"}
     if text.strip().lower() == "sql":  # a grammar by name, which some expect
         raise constraint.error(
-            "is no grammar: for SQL give the tables instead, as sql={TABLE: [COLUMN, …]} in Python, over HTTP as"
-            ' structured_outputs: {"sql": {"tables": {TABLE: [COLUMN, …]}}}'
+            "is no grammar: for SQL give the tables instead, as sql={TABLE: [COLUMN, …]} in Python, over HTTP"
+            ' as structured_outputs: {"sql": {"tables": {TABLE: [COLUMN, …]}}}'
         )
     if constraint.kind == "ebnf":
         return {"lark_grammar": _lark_of_ebnf(constraint)}

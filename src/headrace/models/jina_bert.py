@@ -20,6 +20,7 @@ from headrace.ops.value import Array, Value
 from headrace.weights.config_json import Config, text
 
 _ACTS = {"geglu": "gelu", "reglu": "relu"}
+_MAX_BIASES = 1 << 22
 _NORMED = "jina-bert-v2-qk-post-norm"
 
 
@@ -30,6 +31,11 @@ def with_distances(config: Config, c: DecoderConfig) -> DecoderConfig:
         raise UnsupportedModel(
             f"config.json: feed_forward_type '{kind:.40}' with position_embedding_type 'alibi' is not"
             f" supported; known: {', '.join(_ACTS)}"
+        )
+    if c.context * c.heads > _MAX_BIASES:
+        raise UnsupportedModel(
+            f"config.json: biases of {c.heads:,} heads for {c.context:,} distances are not supported: at most"
+            f" {_MAX_BIASES:,} numbers"
         )
     return replace(c, act=_ACTS[kind], alibi=True, qk_norm=_of_code(config))
 

@@ -104,9 +104,7 @@ def find_model(
     config = complete(config)
     if context is not None:
         config = config | {CONTEXT_IN_USE: context}
-    both_ways = not boolean(config, "is_causal", True) or boolean(
-        config, "use_bidirectional_attention", False
-    )
+    both_ways = _attends_both_ways(config, model_type)
     if pooling is None and (both_ways or not hasattr(module, "define")):
         pooling = "mean"
     encodes = pooling is not None or head is not None
@@ -123,6 +121,14 @@ def find_model(
     read: ModelConfig = module.read_config(config)
     rows = find_head(config, model_type, read.hidden, head, pooling or "mean", dense)
     return Model(model_type, read, module, rows.pooling, head, rows)
+
+
+def _attends_both_ways(config: Config, model_type: str) -> bool:
+    """Whether the config says that the model is not causal, in one of two fields."""
+    both_ways = boolean(config, "use_bidirectional_attention", False)
+    if both_ways and model_type != "gemma3_text":
+        raise UnsupportedModel("config.json: use_bidirectional_attention is supported for gemma3_text only")
+    return both_ways or not boolean(config, "is_causal", True)
 
 
 def _files() -> list[str]:

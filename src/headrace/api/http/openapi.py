@@ -27,7 +27,7 @@ from headrace.api.llama_cpp.errors import LlamaError
 from headrace.api.ollama.errors import OllamaError
 from headrace.api.service import get_service
 from headrace.api.tei.errors import PATHS as TEI_PATHS
-from headrace.api.tei.errors import TeiError
+from headrace.api.tei.errors import SHARED_PATHS, TeiError
 
 Json = dict[str, Any]
 
@@ -171,7 +171,10 @@ def _errors(endpoint: Endpoint, references: Mapping[type[Struct], Json]) -> Json
         errors = {ANTHROPIC_STATUSES.get(status, status): text for status, text in errors.items()}
     beginning = next((kind for start, kind in ERRORS.items() if endpoint.path.startswith(start)), ErrorBody)
     kind = ERRORS_OF_PATHS.get(endpoint.path, beginning)
-    content = {"application/json": {"schema": references[kind]}}
+    schema = references[kind]
+    if endpoint.path in SHARED_PATHS:
+        schema = {"anyOf": [schema, references[TeiError]]}
+    content = {"application/json": {"schema": schema}}
     return {
         str(status): {"description": text, "content": content}
         for status, text in sorted((errors | dict(endpoint.errors)).items())

@@ -19,9 +19,8 @@ from headrace.api.openai.embedding_schema import EmbeddingList, EmbeddingObject,
 from headrace.api.openai.generation_body import Deadline, Priority, ServiceTier, urgency
 from headrace.api.openai.prompts import INPUTS, read_inputs
 from headrace.api.service import Service, new_id
-from headrace.api.tasks.task_reply import TokenLimit, token_limit
+from headrace.api.tasks.task_reply import TokenLimit, refuse_twins, token_limit
 from headrace.api.tasks.vector_format import EncodingFormat, VectorFormat, of_length, read_format
-from headrace.errors import InvalidRequest
 from headrace.inference.call_context import CallContext
 from headrace.inference.events import Prepared
 from headrace.inference.input_purpose import INPUT_TYPES, JINA_TASKS, InputPurpose, read_purpose
@@ -77,9 +76,7 @@ class EmbeddingBody(RequestBody, kw_only=True):
 
     def request(self, reply_id: str) -> EmbeddingRequest:
         """The request that this body stands for."""
-        for one, other in _TWINS:
-            if getattr(self, one) is not None and getattr(self, other) is not None:
-                raise InvalidRequest(f"{one} and {other} say the same: send one of them", param=other)
+        refuse_twins(self, *_TWINS)
         options = EmbedOptions(
             dimensions=self.dimensions or self.output_dimension,
             prompt_name=self.prompt_name,

@@ -18,7 +18,7 @@ from headrace.api.openai.token_schema import DecodedText, LlamaTokens, PromptTex
 from headrace.api.service import get_service
 from headrace.api.tasks.task_reply import TEXTS, texts_of
 from headrace.api.tei.bodies import raw_response
-from headrace.api.tei.errors import SURFACE
+from headrace.api.tei.errors import take_surface
 from headrace.api.tei.tokens import TeiToken, tei_tokens
 from headrace.errors import InvalidRequest
 from headrace.inference.call_context import CallContext
@@ -185,7 +185,7 @@ async def tokenize(http: HttpRequest) -> Response:
     body = await read_checked(TokenizeBody, http)
     call = call_of(http)
     if body.inputs is not None:
-        call.surface = SURFACE  # errors are TEI's from here on
+        take_surface(call)
     body.check()
     model = await service.use(call, body.model)
     if body.inputs is not None:

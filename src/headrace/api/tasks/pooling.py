@@ -17,9 +17,8 @@ from headrace.api.http.generation import done
 from headrace.api.openai.embedding_schema import EmbeddingUsage
 from headrace.api.openai.prompts import INPUTS, read_inputs
 from headrace.api.service import get_service, new_id, now_s
-from headrace.api.tasks.task_reply import TokenLimit, token_limit, usage_of
+from headrace.api.tasks.task_reply import TokenLimit, refuse_twins, token_limit, usage_of
 from headrace.api.tasks.vector_format import as_base64
-from headrace.errors import InvalidRequest
 from headrace.inference.events import ParameterWarning
 from headrace.ops.value import Array
 from headrace.tasks.pooling import PoolingTask, pool
@@ -47,10 +46,8 @@ class PoolingBody(RequestBody, kw_only=True):
 
     def is_activated(self) -> bool:
         """Whether scores become probabilities; raises InvalidRequest where two names say something."""
-        given = [name for name in _ACTIVATIONS if getattr(self, name) is not None]
-        if len(given) > 1:
-            raise InvalidRequest(f"{given[0]} and {given[1]} say the same: send one of them", param=given[1])
-        return getattr(self, given[0]) if given else True
+        refuse_twins(self, _ACTIVATIONS)
+        return False not in (self.use_activation, self.activation, self.softmax)
 
 
 class PooledInput(Struct, frozen=True):

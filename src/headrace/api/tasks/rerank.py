@@ -20,9 +20,9 @@ from headrace.api.http.generation import done
 from headrace.api.llama_cpp.schema import listed
 from headrace.api.openai.embedding_schema import EmbeddingUsage
 from headrace.api.service import get_service, new_id
-from headrace.api.tasks.task_reply import DOCUMENTS, documents_of, usage_of
+from headrace.api.tasks.task_reply import DOCUMENTS, documents_of, refuse_twins, usage_of
 from headrace.api.tei.bodies import TruncationDirection, refuse_left
-from headrace.api.tei.errors import SURFACE
+from headrace.api.tei.errors import take_surface
 from headrace.errors import InvalidRequest
 from headrace.inference.events import ParameterWarning
 from headrace.tasks.rerank import DocumentScore, PairOptions, rerank
@@ -67,9 +67,7 @@ class RerankBody(RequestBody, kw_only=True):
 
     def options(self) -> PairOptions:
         """How pairs are read and scored; raises InvalidRequest."""
-        for one, other in (("top_n", "top_k"), ("truncate", "truncation")):
-            if getattr(self, one) is not None and getattr(self, other) is not None:
-                raise InvalidRequest(f"{one} and {other} say the same: send one of them", param=other)
+        refuse_twins(self, ("top_n", "top_k"), ("truncate", "truncation"))
         refuse_left(self.truncation_direction)
         return PairOptions(
             truncate=bool(self.truncate or self.truncation),
@@ -119,7 +117,7 @@ async def reranked(http: HttpRequest, version: str) -> Response:
     body = await read_checked(RerankBody, http)
     call, runner = call_of(http), get_service(http).runner
     if body.texts is not None:
-        call.surface = SURFACE  # errors are TEI's from here on
+        take_surface(call)
     documents, top_n = body.given(), body.top_n or body.top_k
     work = rerank(runner, body.model, body.query, documents, call, top_n=top_n, options=body.options())
     found = await done(http, work)

@@ -33,6 +33,14 @@ TokenLimit = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
 """vLLM's `truncate_prompt_tokens`: texts are cut to so many tokens, -1: to the model's context."""
 
 
+def refuse_twins(body: object, *twins: tuple[str, ...]) -> None:
+    """InvalidRequest where a body has two fields of those that mean the same to different clients."""
+    for names in twins:
+        given = [name for name in names if getattr(body, name) is not None]
+        if len(given) > 1:
+            raise InvalidRequest(f"{given[0]} and {given[1]} say the same: send one of them", param=given[1])
+
+
 def token_limit(given: int | None) -> int | None:
     """The tokens that texts are cut to, None: the model's context. InvalidRequest for 0."""
     if given == 0:

@@ -10,8 +10,17 @@ from headrace.api.http.call_context import HttpCall
 from headrace.errors import HeadraceError
 
 SURFACE: Final = "/embed"
-PATHS: Final = (SURFACE, "/embed_sparse", "/embed_all", "/similarity", "/predict", "/decode", "/info", "/")
-"""Paths of TEI alone, as a whole. Bodies of TEI at paths of others take `SURFACE` once they are read."""
+PIPELINES: Final = (
+    *("feature-extraction", "sentence-similarity"),
+    *("text-classification", "zero-shot-classification", "token-classification"),
+)
+PATHS: Final = (
+    *(SURFACE, "/embed_sparse", "/embed_all", "/similarity", "/predict", "/decode", "/info", "/"),
+    *(f"/pipeline/{task}" for task in PIPELINES),
+)
+"""Paths of TEI and of the hub's client alone, as a whole."""
+SHARED_PATHS: Final = ("/rerank", "/tokenize")
+"""Paths that others have, too: errors of TEI's bodies are TEI's once they are read."""
 
 
 class TeiError(msgspec.Struct, frozen=True):
@@ -21,6 +30,12 @@ class TeiError(msgspec.Struct, frozen=True):
     error_type: str
     param: str | None = None
     code: str | None = None
+
+
+def take_surface(call: HttpCall) -> None:
+    """The call's body is TEI's: errors are from here on, where the path may be TEI's."""
+    if call.path in SHARED_PATHS:
+        call.surface = SURFACE
 
 
 def tei_error(error: HeadraceError, call: HttpCall) -> tuple[int, msgspec.Struct]:

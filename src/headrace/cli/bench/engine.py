@@ -104,7 +104,7 @@ def _print(report: StepReport) -> None:
     print_table(rows, header=("", "MEDIAN", "MIN", "MAX", "", ""))
     if report.slow_runs:
         note(
-            f"{report.slow_runs} slow runs: other programs were using the machine."
+            f"slow runs: {report.slow_runs}; other programs were using the machine."
             " They count only if there are too few fast ones"
         )
 

@@ -53,6 +53,7 @@ _NAMES: dict[str, tuple[str, str, str, str]] = {
         for name, base in (
             ("roberta", "roberta"),
             ("xlm_roberta", "roberta"),
+            ("xlm_roberta_xl", "roberta"),
             ("jina_embeddings_v3", "roberta"),
             ("camembert", "roberta"),
             ("mpnet", "mpnet"),

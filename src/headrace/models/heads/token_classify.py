@@ -8,7 +8,7 @@ from headrace.weights.config_json import Config
 from headrace.weights.head import Head
 
 _ENCODERS = (
-    *("bert", "roberta", "xlm_roberta", "camembert", "mpnet"),
+    *("bert", "roberta", "xlm_roberta", "xlm_roberta_xl", "camembert", "mpnet"),
     *("electra", "distilbert", "deberta_v2", "modernbert"),
     *("nomic_bert", "gte", "new", "jina_embeddings_v3", "albert", "t5", "mt5"),
 )
