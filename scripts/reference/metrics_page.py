@@ -41,6 +41,7 @@ def metric_families() -> Iterable[Metric]:
     meter = ModelMetrics()
     for counts in (meter.rejected, meter.replies, meter.warnings, meter.errors, meter.cache_misses):
         counts["x"] = 0  # pyright: ignore[reportArgumentType]
+    meter.attempts["target ok"] = 0
     body, _ = expose(meter, [ModelReport(name="mini", meter=meter, status=NO_ENGINE, kv_bytes=0)])
     return text_string_to_metric_families(body.decode())
 

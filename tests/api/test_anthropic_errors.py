@@ -43,7 +43,7 @@ def check_shape(reply: Any, kind: str) -> dict[str, Any]:
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "user", "content": []}]}, "messages.0.content"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "'tool'"),
-        ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "'image'"),
+        ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "source.type"),
         ({"messages": [{"role": "user", "content": [{"type": "document", "source": {}}]}]}, "'document'"),
         ({"messages": [{"role": "user", "content": [{"type": "text", "text": "a", "x": 1}]}]}, "x"),
         ({"messages": [{"role": "user", "content": [{"type": "text", "text": 1}]}]}, "text"),

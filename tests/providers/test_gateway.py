@@ -169,6 +169,14 @@ def test_an_open_breaker_answers_at_once(gateway: Callable[..., Gateway]) -> Non
     assert len(provider.exchanges) == 1 and "bad" not in reply.text and "left alone" in reply.text
 
 
+def test_attempts_are_counted(gateway: Callable[..., Gateway]) -> None:
+    server, _ = gateway(fail(500), say(*HELLO, usage()))
+    assert post(server).status_code == 200
+    text = server.http().get("/metrics").text
+    for outcome in ("server", "ok"):
+        assert f'headrace_target_attempts_total{{outcome="{outcome}",target="far"}} 1.0' in text
+
+
 def test_hedges_are_rare_and_late() -> None:
     times, share = FirstContentTimes(), HedgeShare()
     for number in range(ENOUGH):

@@ -241,6 +241,7 @@ def test_the_key_is_nowhere(
 
 def test_texts_of_providers_are_made_harmless() -> None:
     assert shown("a\x00b\x1b[31m\nc" + CANARY, CANARY) == "a b [31m c***"
+    assert shown("none of them", "none") == "none of them"
     assert len(shown("x" * 10**6)) == MAX_MESSAGE
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from headrace.config.settings import Settings
 from headrace.economy.recorder import LedgerRecorder
 from headrace.economy.recording import ledger_recorder
 from headrace.errors import InvalidRequest
-from headrace.inference.attempts import SpendRecorder
+from headrace.inference.attempts import Attempt, Hold, SpendRecorder
 from headrace.inference.handler import Handler
 from headrace.storage.database import Database
 
@@ -24,6 +25,19 @@ EXTRA = "gateway"
 LIBRARIES = ("aiohttp", "cryptography", "jsonschema_rs")
 
 
+class _Counted:
+    """A SpendRecorder that counts the attempts that another one books."""
+
+    def __init__(self, inner: SpendRecorder, attempts: Counter[str]) -> None:
+        self.reserve = inner.reserve
+        self._inner, self._attempts = inner, attempts
+
+    async def settle(self, hold: Hold, attempt: Attempt) -> int | None:
+        """See `SpendRecorder.settle`."""
+        self._attempts[f"{attempt.target} {attempt.outcome}"] += 1
+        return await self._inner.settle(hold, attempt)
+
+
 class RemoteModels:
     """What stands before `local`: see `gateway.routing_handler`, made when there is a remote model. `serves`
     knows the models of this machine."""
@@ -31,6 +45,8 @@ class RemoteModels:
     def __init__(self, local: Handler, database: Database, serves: Callable[[str], bool]) -> None:
         self._local, self._database, self._serves = local, database, serves
         self._routing: RoutingHandler | None = None
+        self.attempts: Counter[str] = Counter()
+        """Attempts that have ended, by "TARGET OUTCOME"."""
         self.spend: SpendRecorder | None = None
         """What books attempts: the ledger, unless something else is set before the first update."""
         self._ledger: LedgerRecorder | None = None
@@ -57,7 +73,7 @@ class RemoteModels:
         if self.spend is None:
             self.spend = self._ledger = ledger_recorder(self._database, settings)
         self._routing = building.updated(
-            *(self._routing, self._local, self._database, self.spend, self._serves),
+            *(self._routing, self._local, self._database, _Counted(self.spend, self.attempts), self._serves),
             *(settings, entries, int(time.time())),
         )
 

@@ -64,6 +64,7 @@ class Service:
         self._machine = machine_recorder(self.database, settings.node_usd_per_hour)
         local = self.local if self._machine is None else MachineHandler(self.local, self._machine)
         self.remote = RemoteModels(local, self.database, models.serves)
+        self.metrics.attempts = self.remote.attempts
         self.gate = AdmissionGate(
             settings.max_concurrent_requests, settings.max_queued_tokens, lambda: self.local.queued_tokens
         )

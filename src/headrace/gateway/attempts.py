@@ -9,6 +9,7 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 
 from msgspec.structs import replace
 
@@ -90,9 +91,10 @@ class Attempts:
             self._note(run, run.first)
             yield [Started()]
             yield run.first
-            async for batch in run.rest():
-                self._note(run, batch)
-                yield batch
+            async with aclosing(run.rest()) as rest:
+                async for batch in rest:
+                    self._note(run, batch)
+                    yield batch
         except AttemptFailed as error:
             raise error_of(error.failure, run.state.name) from error
         finally:

@@ -29,6 +29,8 @@ Kind = Literal[
 
 MAX_RETRY_AFTER_S = 3600.0
 MAX_MESSAGE = 500
+LEAST_SECRET = 8
+"""Shorter keys are placeholders such as "none", which are words of messages, too."""
 _AGAIN = frozenset({"refused", "timeout", "rate_limit", "overloaded", "server", "malformed", "truncated"})
 _ELSEWHERE = _AGAIN | {"auth", "quota", "missing", "context"}
 _CLOSED = frozenset({"auth", "quota", "missing"})
@@ -164,7 +166,7 @@ def clamped_wait(seconds: float | None) -> float | None:
 
 def shown(text: str, secret: str | None = None) -> str:
     """A provider's text as it may be shown: on one line, short, without the key."""
-    if secret:
+    if secret and len(secret) >= LEAST_SECRET:
         text = text.replace(secret, "***")
     text = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * MAX_MESSAGE]).split())
     return text if len(text) <= MAX_MESSAGE else text[: MAX_MESSAGE - 1] + "…"

@@ -66,6 +66,15 @@ def _calls(meter: ModelMetrics, model: str) -> Iterator[Metric]:
     )
     yield make.counters("http_replies", "HTTP replies.", "status", meter.replies)
     yield make.counters("warnings", "Parameters accepted without effect.", "kind", meter.warnings)
+    attempts = CounterMetricFamily(
+        "headrace_target_attempts",
+        "Attempts at the targets of remote models, by outcome: ok, cancelled, or the kind of failure.",
+        labels=["target", "outcome"],
+    )
+    for name, count in sorted(meter.attempts.items()):
+        target, _, outcome = name.rpartition(" ")
+        attempts.add_metric([target, outcome], count)
+    yield attempts
     yield make.counter("log_failures", "Request log entries that could not be stored.", meter.log_failures)
 
 

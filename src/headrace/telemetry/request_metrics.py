@@ -42,6 +42,7 @@ class ModelMetrics(Struct):
     rejected: Counter[str] = field(default_factory=Counter[str])
     warnings: Counter[str] = field(default_factory=Counter[str])  # by parameter
     replies: Counter[int] = field(default_factory=Counter[int])  # HTTP responses, by status
+    attempts: Counter[str] = field(default_factory=Counter[str])  # at remote targets, by "TARGET OUTCOME"
     log_failures: int = 0
 
 
