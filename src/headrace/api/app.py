@@ -12,13 +12,13 @@ from starlette.types import ASGIApp
 
 import headrace.api
 from headrace.api.anthropic import messages
+from headrace.api.batch_operations import BatchOperations, Operation
 from headrace.api.http.endpoint import find_endpoints
 from headrace.api.http.errors import install_error_handlers
 from headrace.api.http.middleware import ServerMiddleware
 from headrace.api.http.openapi import Document
 from headrace.api.ollama.pull import Pulls
 from headrace.api.openai import chat_completions, completions, embeddings
-from headrace.api.openai.batch_runner import BatchRunner, Operation
 from headrace.api.openai.responses import create
 from headrace.api.openai.responses.response_manager import ResponseManager
 from headrace.api.service import Service
@@ -65,7 +65,7 @@ def create_app(served: LoadedModel | ModelManager, settings: Settings) -> App:
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncGenerator[None]:
-        app.state.batches = runner = BatchRunner(operations(manager), service)
+        app.state.batches = runner = BatchOperations(operations(manager), service).runner()
         async with runner.serving():
             yield
         await manager.close()

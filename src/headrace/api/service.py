@@ -26,6 +26,7 @@ from headrace.inference.local_handler import LocalHandler
 from headrace.inference.model_runner import ModelRunner
 from headrace.inference.model_source import ManagedModels, ModelThreads
 from headrace.inference.requests import InferenceRequest
+from headrace.inference.store_threads import StoreThreads
 from headrace.storage.aliases import Alias, Aliases
 from headrace.storage.database import Database
 from headrace.tasks.guards.handler import GuardHandler
@@ -59,7 +60,7 @@ class Service:
         self.keys = KeyRing(settings, self.database)
         self.metrics = ModelMetrics()
         """Counters of HTTP calls; those of models are in `metrics_of`."""
-        self._threads = ThreadPoolExecutor(2, thread_name_prefix="headrace-store")
+        self.threads = StoreThreads()
         self._parsers = ThreadPoolExecutor(2, thread_name_prefix="headrace-parse")
         self._model_threads = ModelThreads(2)
         self._sources = ManagedModels(models)
@@ -131,7 +132,7 @@ class Service:
 
     async def run_in_thread(self, work: Callable[[], T]) -> T:
         """Run `work` on the store in a thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        return await self.threads.run(work)
 
     async def parse_in_thread(self, work: Callable[[], T]) -> T:
         """Run `work` that parses a large body in a thread."""
@@ -160,7 +161,7 @@ class Service:
             self._log.close()
         self.keys.close()
         self.database.close()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self.threads.close()
         self._parsers.shutdown(wait=False, cancel_futures=True)
         self._model_threads.close()
 

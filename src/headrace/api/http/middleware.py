@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import re
-import uuid
 from collections.abc import Sequence
 from contextlib import ExitStack
 from urllib.parse import urlsplit
@@ -21,6 +20,7 @@ from headrace.api.service import Service
 from headrace.config.settings import Settings
 from headrace.errors import HeadraceError, InvalidRequest
 from headrace.inference.accounts import Account, ReadLimits
+from headrace.inference.call_context import new_request_id
 from headrace.storage.database import Database
 from headrace.storage.keys import Keys
 
@@ -152,11 +152,6 @@ class ServerMiddleware:
             )
             raise Unauthorized(f"the API key {said}")
         return account
-
-
-def new_request_id() -> str:
-    """An id for a request whose client gave none."""
-    return f"req_{uuid.uuid4().hex}"
 
 
 def _check_path(path: str) -> None:
