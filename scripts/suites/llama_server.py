@@ -49,7 +49,7 @@ IGNORED = {
         "--kv-unified",
         "--swa-full",
     ),
-    *("--no-ui", "--verbose", "--embedding", "--no-cache-idle-slots"),
+    *("--no-ui", "--verbose", "--embedding", "--reranking", "--no-cache-idle-slots"),
     "--context-shift",
 }
 CHATML = (
@@ -97,6 +97,8 @@ def main(folder: Path, data: Path, arguments: list[str]) -> None:
     length = context if "--kv-unified" in given else context // slots
     command += ["--max-num-seqs", str(slots), "--tool-format", "hermes"]
     command += ["--override-generation-config", json.dumps(sampling), "--any-model-name"]
+    if given.get("--pooling") == "none":
+        command += ["--pooling", "none"]
     if "--reasoning" in given:
         variables = {"enable_thinking": given["--reasoning"] != "off"}
         command += ["--default-chat-template-kwargs", json.dumps(variables)]
@@ -111,6 +113,8 @@ def _model(folder: Path, data: Path, given: dict[str, str]) -> Path:
     if "stories260K" in wanted or (not wanted and "--cors-origins" in given):
         # Without a model llama-server is a router; the cases about origins ask it for no answer.
         return stories(folder, data, _template(given), infill="infill" in wanted)
+    if "jina-reranker" in wanted:
+        return Path("embed")  # the embedder of the package: its cosines rank documents
     if "bert-bge-small" in wanted:
         return encoder(folder, data, given.get("--pooling", "cls"))
     if not wanted:

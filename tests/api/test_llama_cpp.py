@@ -163,7 +163,11 @@ def test_openais_endpoints_without_a_version(server: Running) -> None:
     counted = http.post("/chat/completions/input_tokens", json={"messages": chat["messages"]}).json()
     assert counted["input_tokens"] == reply["usage"]["prompt_tokens"]
     assert http.get("/models").json()["data"][0]["id"] == MODEL
-    assert http.post("/embeddings", json={"input": "x"}).status_code == 400
+    assert http.post("/embeddings", json={"input": "x"}).json()["error"]["code"] == 400
+    for path, content in (("/chat/completions", None), ("/v1/chat/completions", "")):
+        first, *_ = http.post(path, json=chat | {"stream": True}).text.splitlines()
+        delta = json.loads(first.removeprefix("data: "))["choices"][0]["delta"]
+        assert delta == {"role": "assistant", "content": content}
     assert http.post("/embedding", json={"content": "x"}).json()["error"]["code"] == 400
 
 

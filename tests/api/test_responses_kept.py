@@ -48,6 +48,20 @@ def test_a_conversation_goes_on(server: Running) -> None:
     assert prompt_of(server) == f"{before}\nuser: c\nassistant:"
 
 
+def test_without_input_what_is_kept_is_answered(server: Running) -> None:
+    first = ask(server, max_output_tokens=1)
+    client = server.openai()
+    client.responses.create(model=MODEL, previous_response_id=first.id, max_output_tokens=1)
+    assert prompt_of(server) == "user: hello\nassistant: a\nassistant:"
+    client.responses.create(model=MODEL, instructions="Be kind.")
+    assert prompt_of(server) == "system: Be kind.\nassistant:"
+    assert client.responses.input_tokens.count(model=MODEL, instructions="Be kind.").input_tokens > 0
+    for method in (client.responses.create, client.responses.input_tokens.count):
+        with pytest.raises(openai.BadRequestError, match="there is nothing to answer") as caught:
+            method(model=MODEL)
+        assert (caught.value.param, caught.value.code) == ("input", "missing_required_parameter")
+
+
 def test_a_stream_is_continued_as_soon_as_it_has_ended(server: Running) -> None:
     client = server.openai()
     for _ in range(20):

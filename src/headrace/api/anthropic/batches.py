@@ -188,8 +188,6 @@ async def list_message_batches(http: HttpRequest) -> Response:
     service, owner, base_url = get_service(http), call_of(http).account.owner, str(http.base_url)
     query = read_query(MessageBatchesQuery, http)
     after, before, limit = query.after_id, query.before_id, query.limit
-    if after is not None and before is not None:
-        raise InvalidRequest("after_id and before_id exclude each other: send one", param="before_id")
 
     def read() -> list[MessageBatch]:
         if not service.database.exists:

@@ -205,12 +205,12 @@ class ChatBody(ScalingBody, kw_only=True):
             more["logprobs"] = self.top_logprobs or 0
         return more
 
-    def reply(self, reply_id: str) -> OpenAIReply:
-        """The format of the reply."""
+    def reply(self, reply_id: str, *, first_text: str | None = "") -> OpenAIReply:
+        """The format of the reply; `first_text` stands in the event that opens a stream."""
         options = ReplyOptions(
             reply_id, self.keep, self.scaling(), self.streaming, shows_prompt=bool(self.verbose)
         )
-        return OpenAIReply(options, lambda _: ChatFormatter(self))
+        return OpenAIReply(options, lambda _: ChatFormatter(self, first_text))
 
 
 class ChatFormatter:
@@ -219,7 +219,8 @@ class ChatFormatter:
     reply_object = "chat.completion"
     chunk_object = "chat.completion.chunk"
 
-    def __init__(self, body: ChatBody) -> None:
+    def __init__(self, body: ChatBody, first_text: str | None) -> None:
+        self._first_text = first_text
         self._wants_logprobs = bool(body.logprobs)
         self._tops = body.prompt_logprobs or 0
         self.prompt_logprobs: PromptLogprobList | UnsetType = UNSET
@@ -230,7 +231,7 @@ class ChatFormatter:
 
     def opening(self, index: int) -> ChatChunkChoice:
         """The chunk that names the role."""
-        return ChatChunkChoice(index, ChatDelta(role="assistant", content=""))
+        return ChatChunkChoice(index, ChatDelta(role="assistant", content=self._first_text))
 
     def delta(self, index: int, event: OutputDelta) -> ChatChunkChoice | None:
         """New parts, or tokens whose text is buffered where their log probabilities are wanted."""

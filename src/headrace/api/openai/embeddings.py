@@ -12,18 +12,19 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from headrace.api.http.body import RequestBody, Values, checked_body, read_checked
-from headrace.api.http.call_context import HttpCall
+from headrace.api.http.call_context import HttpCall, call_of
 from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.generation import answer, respond_whole
 from headrace.api.openai.generation_body import Deadline, Priority, ServiceTier, urgency
-from headrace.api.openai.prompts import INPUTS, read_inputs
+from headrace.api.openai.prompts import INPUTS, is_mixed, read_inputs, with_tokens
 from headrace.api.openai.schema import EmbeddingList, EmbeddingObject, EmbeddingUsage
-from headrace.api.service import Service, new_id
+from headrace.api.service import Service, get_service, new_id
 from headrace.engine.request import Embedding
 from headrace.inference.call_context import CallContext
 from headrace.inference.events import Prepared
 from headrace.inference.requests import EmbeddingRequest
 from headrace.inference.result import ResultCollector
+from headrace.tasks.embed import check_pooled
 
 
 class EmbeddingBody(RequestBody, kw_only=True):
@@ -39,14 +40,18 @@ class EmbeddingBody(RequestBody, kw_only=True):
     service_tier: ServiceTier | None = None
     deadline_s: Deadline | None = None
 
-    def request(self, reply_id: str) -> EmbeddingRequest:
+    async def request(self, reply_id: str, call: HttpCall, service: Service) -> EmbeddingRequest:
         """The request that this body stands for."""
+        given = self.input
+        if is_mixed(given):
+            model = await service.use(call, self.model)
+            given = await service.prepare_in_thread(model, lambda: with_tokens(given, model.tokenizer))
         return EmbeddingRequest(
             id=reply_id,
             model=self.model,
             priority=urgency(self.priority, self.service_tier),
             deadline_s=self.deadline_s,
-            inputs=read_inputs(self.input),
+            inputs=read_inputs(given),
             dimensions=self.dimensions,
         )
 
@@ -64,6 +69,7 @@ class EmbeddingReply:
     def whole(self, prepared: Prepared, result: ResultCollector, call: CallContext) -> EmbeddingList:
         """The vectors, in the order of the inputs."""
         vectors = [one.embedding for one in result.prompts if one.embedding is not None]
+        check_pooled([one.vectors for one in vectors])
         tokens = sum(usage.prompt_tokens for usage in result.usages)
         return EmbeddingList(
             data=[EmbeddingObject(index, self._written(vector)) for index, vector in enumerate(vectors)],
@@ -80,10 +86,11 @@ class EmbeddingReply:
 async def create_embeddings(http: HttpRequest) -> Response:
     """Vectors of texts. Each has length 1 unless the model says otherwise; no text is ever cut."""
     body = await read_checked(EmbeddingBody, http)
-    return await respond_whole(http, body.request(new_id("embd")), body.reply())
+    request = await body.request(new_id("embd"), call_of(http), get_service(http))
+    return await respond_whole(http, request, body.reply())
 
 
 async def embed(data: bytes, call: HttpCall, service: Service) -> msgspec.Struct | msgspec.Raw:
     """The endpoint without HTTP, for batches."""
     body = checked_body(EmbeddingBody, data, call)
-    return await answer(service, body.request(new_id("embd")), body.reply(), call)
+    return await answer(service, await body.request(new_id("embd"), call, service), body.reply(), call)

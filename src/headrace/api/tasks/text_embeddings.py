@@ -23,6 +23,7 @@ from headrace.errors import InvalidRequest
 from headrace.inference.requests import EmbeddingRequest, TextPair
 from headrace.ops.value import Array
 from headrace.tasks.classify import classify
+from headrace.tasks.embed import check_pooled
 from headrace.tasks.late_interaction import token_vectors
 from headrace.tasks.sparse import sparse
 from headrace.tasks.task_limits import check_texts
@@ -110,8 +111,7 @@ async def _vectors(http: HttpRequest, body: EmbedTextsBody, texts: list[str]) ->
         prompt_name=body.prompt_name,
     )
     rows = await done(http, get_service(http).runner.rows(request, call_of(http)))
-    if any(len(one) != 1 for one in rows):
-        raise InvalidRequest("this model gives a vector for each token: ask /embed_all", param="model")
+    check_pooled(rows)
     return np.concatenate(rows)
 
 

@@ -21,6 +21,7 @@ from headrace.api.openai.responses.response_manager import (
 )
 from headrace.api.openai.responses.schema import ResponseEvent, ResponseInputTokens, ResponseObject
 from headrace.api.service import Service, get_service, new_id
+from headrace.errors import InvalidRequest
 from headrace.inference.handler import OpenStream
 from headrace.inference.preparation import chat_prompt, chat_tokens
 from headrace.inference.requests import ChatRequest
@@ -96,7 +97,16 @@ async def make_response(
 
 def _items(manager: ResponseManager, body: ResponseBody, owner: str) -> tuple[list[Item], list[Item]]:
     """The request's own items, and those of the whole conversation. Not for the event loop."""
-    inputs = read_input(body.input, lambda item_id: manager.item(owner, item_id))
     previous = body.previous_response_id
+    if body.input is None:
+        if previous is None and body.instructions is None:
+            raise InvalidRequest(
+                "there is nothing to answer: send input, previous_response_id or instructions",
+                param="input",
+                code="missing_required_parameter",
+            )
+        inputs: list[Item] = []
+    else:
+        inputs = read_input(body.input, lambda item_id: manager.item(owner, item_id))
     before = [] if previous is None else manager.context(owner, previous)
     return inputs, [*before, *inputs]
