@@ -34,7 +34,7 @@ ANTHROPIC = ("test_messages.py", "test_models.py", "messages/test_batches.py")
 
 
 def openai_suite(workplace: Workplace, data: Path) -> Outcome:
-    """Cases of the resources of OpenAI's API that Headrace has. A classifier with random weights moderates."""
+    """Cases of the resources of OpenAI's API that Headrace has. A random classifier moderates."""
     judge = classifier(workplace.folder / "models", data, ("neutral", "toxic"))
     more = f"""
 [models.judge]

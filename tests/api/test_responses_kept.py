@@ -12,8 +12,8 @@ import pytest
 from fake import FakeEngine, FakeModel, FakeTemplate
 from in_process import Running, running_server
 
-from headrace.api.openai.responses.response_manager import INTERRUPTED
 from headrace.errors import StoreError
+from headrace.inference.response_store import INTERRUPTED
 from headrace.storage import responses as store
 from headrace.storage.database import Database
 from headrace.storage.responses import Responses, StoredItem

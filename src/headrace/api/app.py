@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
@@ -20,7 +19,6 @@ from headrace.api.http.openapi import Document
 from headrace.api.ollama.pull import Pulls
 from headrace.api.openai import chat_completions, completions, embeddings
 from headrace.api.openai.responses import create
-from headrace.api.openai.responses.response_manager import ResponseManager
 from headrace.api.service import Service
 from headrace.api.tasks import entities, redact
 from headrace.config.settings import Settings
@@ -40,17 +38,16 @@ class App(Starlette):
         return ServerMiddleware(super().build_middleware_stack(), self.state.service)
 
 
-def operations(manager: ResponseManager) -> Mapping[str, Operation]:
-    """Endpoints that batches may name, without HTTP."""
-    return {
-        "/v1/chat/completions": chat_completions.complete_chat,
-        "/v1/completions": completions.complete,
-        "/v1/embeddings": embeddings.embed,
-        "/v1/entities": entities.entities,
-        "/v1/messages": messages.complete_message,
-        "/v1/redact": redact.redact,
-        "/v1/responses": partial(create.make_response, manager=manager),
-    }
+OPERATIONS: Mapping[str, Operation] = {
+    "/v1/chat/completions": chat_completions.complete_chat,
+    "/v1/completions": completions.complete,
+    "/v1/embeddings": embeddings.embed,
+    "/v1/entities": entities.entities,
+    "/v1/messages": messages.complete_message,
+    "/v1/redact": redact.redact,
+    "/v1/responses": create.make_response,
+}
+"""Endpoints that batches may name, without HTTP."""
 
 
 def create_app(served: LoadedModel | ModelManager, settings: Settings) -> App:
@@ -59,23 +56,20 @@ def create_app(served: LoadedModel | ModelManager, settings: Settings) -> App:
         spec = ModelSpec(name=served.name, model=served.name, options=EngineOptions())
         served = ModelManager.fixed(served, spec)
     service = Service(served, settings)
-    manager = ResponseManager(service)
-
     endpoints = find_endpoints(headrace.api)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncGenerator[None]:
-        app.state.batches = runner = BatchOperations(operations(manager), service).runner()
+        app.state.batches = runner = BatchOperations(OPERATIONS, service).runner()
         async with runner.serving():
             yield
-        await manager.close()
+        await service.responses.close()
         service.close()
 
     app = App(routes=[endpoint.route() for endpoint in endpoints], lifespan=lifespan)
     app.router.redirect_slashes = False
     app.state.service = service
     app.state.pulls = Pulls()
-    app.state.responses = manager
     app.state.document = Document(endpoints)
     install_error_handlers(app)
     return app

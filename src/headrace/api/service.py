@@ -26,6 +26,7 @@ from headrace.inference.local_handler import LocalHandler
 from headrace.inference.model_runner import ModelRunner
 from headrace.inference.model_source import ManagedModels, ModelThreads
 from headrace.inference.requests import InferenceRequest
+from headrace.inference.response_store import ResponseStore
 from headrace.inference.store_threads import StoreThreads
 from headrace.storage.aliases import Alias, Aliases
 from headrace.storage.database import Database
@@ -61,6 +62,7 @@ class Service:
         self.metrics = ModelMetrics()
         """Counters of HTTP calls; those of models are in `metrics_of`."""
         self.threads = StoreThreads()
+        self.responses = ResponseStore(self.database, self.threads)
         self._parsers = ThreadPoolExecutor(2, thread_name_prefix="headrace-parse")
         self._model_threads = ModelThreads(2)
         self._sources = ManagedModels(models)
