@@ -23,6 +23,7 @@ RENAMED = {
     "--alias": "--alias",
     "--batch-size": "--max-batch-tokens",
     "--threads": "--threads",
+    "--sleep-idle-seconds": "--keep-alive",
 }
 SWITCHES = {"--no-slots": "--disable-slots"}
 SAMPLING = {"--temp": ("temperature", float), "--seed": ("seed", int), "--n-predict": ("max_tokens", int)}
