@@ -25,7 +25,7 @@ RENAMED = {
     "--threads": "--threads",
     "--sleep-idle-seconds": "--keep-alive",
 }
-SWITCHES = {"--no-slots": "--disable-slots"}
+SWITCHES = {"--no-slots": "--disable-slots", "--verbose": "--show-prompts"}
 SAMPLING = {"--temp": ("temperature", float), "--seed": ("seed", int), "--n-predict": ("max_tokens", int)}
 READ_HERE = {
     "--chat-template",
@@ -50,7 +50,7 @@ IGNORED = {
         "--kv-unified",
         "--swa-full",
     ),
-    *("--no-ui", "--verbose", "--embedding", "--reranking", "--no-cache-idle-slots"),
+    *("--no-ui", "--embedding", "--reranking", "--no-cache-idle-slots"),
     "--context-shift",
 }
 CHATML = (

@@ -87,6 +87,7 @@ def section(found: Outcome) -> str:
         "",
         f"{found.about}.",
         "",
+        *([found.table] if found.table else []),
         "| outcome | cases | reason | names |",
         "|---|---|---|---|",
     ]

@@ -188,6 +188,14 @@ def test_the_prompt_is_shown_where_it_is_asked_for(server: Running) -> None:
     assert ["__verbose" in chunk for chunk in chunks] == [True] + [False] * (len(chunks) - 1)
 
 
+def test_prompts_of_all_chats_are_shown_by_a_setting(serve: Serve) -> None:
+    http = serve(show_prompts=True).http()
+    body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}
+    for path in ("/chat/completions", "/v1/chat/completions"):
+        assert "hello" in http.post(path, json=body).json()["__verbose"]["prompt"]
+        assert "__verbose" not in http.post(path, json=body | {"verbose": False}).json()
+
+
 def test_slots_and_metrics_can_be_switched_off(serve: Serve) -> None:
     server = serve(disable_slots=True, disable_metrics=True)
     for path, name in (("/slots", "disable_slots"), ("/metrics", "disable_metrics")):

@@ -12,7 +12,7 @@ from headrace.api.http.errors import json_response
 from headrace.api.http.event_stream import chunks
 from headrace.api.http.generation import respond
 from headrace.api.llama_cpp.schema import InputTokens
-from headrace.api.openai.chat_completions import ChatBody
+from headrace.api.openai.chat_completions import ChatBody, read_chat
 from headrace.api.openai.models import model_cards
 from headrace.api.openai.schema import ChatChunk, ChatReply, ModelList
 from headrace.api.openai.tokenize import ConversationBody
@@ -22,7 +22,7 @@ from headrace.api.service import get_service, new_id
 @Endpoint("POST", "/chat/completions", body=ChatBody, reply=ChatReply, content=chunks(ChatChunk), hidden=True)
 async def chat_completions(http: HttpRequest) -> Response:
     """As /v1/chat/completions, but the text in the first event of a stream is null."""
-    body = await read_checked(ChatBody, http)
+    body = await read_chat(http)
     reply_id = new_id("chatcmpl")
     reply = body.reply(reply_id, first_text=None)
     return await respond(http, body.request(reply_id), reply, stream=bool(body.stream))

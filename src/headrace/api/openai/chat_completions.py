@@ -31,7 +31,7 @@ from headrace.api.openai.schema import (
     PromptLogprobList,
     ScalingNote,
 )
-from headrace.api.service import Service, new_id
+from headrace.api.service import Service, get_service, new_id
 from headrace.chat.messages import ROLES, messages_from_openai
 from headrace.chat.tools import tool_use_from_openai
 from headrace.errors import InvalidRequest
@@ -256,10 +256,18 @@ class ChatFormatter:
         return chat_logprobs(tokens) if self._wants_logprobs else None
 
 
+async def read_chat(http: HttpRequest) -> ChatBody:
+    """The checked body, with what the server's settings add."""
+    body = await read_checked(ChatBody, http)
+    if body.verbose is None and get_service(http).settings.show_prompts:
+        body.verbose = True
+    return body
+
+
 @Endpoint("POST", "/v1/chat/completions", body=ChatBody, reply=ChatReply, content=chunks(ChatChunk))
 async def create_chat_completion(http: HttpRequest) -> Response:
     """Answer a conversation."""
-    body = await read_checked(ChatBody, http)
+    body = await read_chat(http)
     reply_id = new_id("chatcmpl")
     return await respond(http, body.request(reply_id), body.reply(reply_id), stream=bool(body.stream))
 
