@@ -23,8 +23,9 @@ RENAMED = {
     "--alias": "--alias",
     "--batch-size": "--max-batch-tokens",
     "--threads": "--threads",
+    "--sleep-idle-seconds": "--keep-alive",
 }
-SWITCHES = {"--no-slots": "--disable-slots"}
+SWITCHES = {"--no-slots": "--disable-slots", "--verbose": "--show-prompts"}
 SAMPLING = {"--temp": ("temperature", float), "--seed": ("seed", int), "--n-predict": ("max_tokens", int)}
 READ_HERE = {
     "--chat-template",
@@ -49,7 +50,7 @@ IGNORED = {
         "--kv-unified",
         "--swa-full",
     ),
-    *("--no-ui", "--verbose", "--embedding", "--no-cache-idle-slots"),
+    *("--no-ui", "--embedding", "--reranking", "--no-cache-idle-slots"),
     "--context-shift",
 }
 CHATML = (
@@ -97,6 +98,8 @@ def main(folder: Path, data: Path, arguments: list[str]) -> None:
     length = context if "--kv-unified" in given else context // slots
     command += ["--max-num-seqs", str(slots), "--tool-format", "hermes"]
     command += ["--override-generation-config", json.dumps(sampling), "--any-model-name"]
+    if given.get("--pooling") == "none":
+        command += ["--pooling", "none"]
     if "--reasoning" in given:
         variables = {"enable_thinking": given["--reasoning"] != "off"}
         command += ["--default-chat-template-kwargs", json.dumps(variables)]
@@ -111,6 +114,8 @@ def _model(folder: Path, data: Path, given: dict[str, str]) -> Path:
     if "stories260K" in wanted or (not wanted and "--cors-origins" in given):
         # Without a model llama-server is a router; the cases about origins ask it for no answer.
         return stories(folder, data, _template(given), infill="infill" in wanted)
+    if "jina-reranker" in wanted:
+        return Path("embed")  # the embedder of the package: its cosines rank documents
     if "bert-bge-small" in wanted:
         return encoder(folder, data, given.get("--pooling", "cls"))
     if not wanted:

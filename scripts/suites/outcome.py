@@ -23,12 +23,13 @@ class Case:
 
 @dataclass
 class Outcome:
-    """All cases of one suite."""
+    """All cases of one suite. `table` stands before those that did not pass."""
 
     suite: str
     version: str
     about: str
     cases: list[Case] = field(default_factory=list)
+    table: str = ""
 
     def count(self, outcome: str) -> int:
         """How many cases had that outcome."""

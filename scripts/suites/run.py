@@ -40,7 +40,7 @@ def main() -> None:
     workplace.prepare()
     suites: dict[str, Callable[[], Outcome]] = {
         "llama.cpp": lambda: llama_cpp_suite(workplace, data, resume=options.resume),
-        "openai": lambda: openai_suite(workplace),
+        "openai": lambda: openai_suite(workplace, data),
         "anthropic": lambda: anthropic_suite(workplace),
         "json-schema": lambda: json_schema_suite(workplace, data),
     }
@@ -87,6 +87,7 @@ def section(found: Outcome) -> str:
         "",
         f"{found.about}.",
         "",
+        *([found.table] if found.table else []),
         "| outcome | cases | reason | names |",
         "|---|---|---|---|",
     ]

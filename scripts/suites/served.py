@@ -18,14 +18,15 @@ START_S = 60.0
 
 
 @contextmanager
-def serving(folder: Path, models: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Serve bundled models under aliases; the address, once requests are answered."""
+def serving(folder: Path, models: Mapping[str, Sequence[str]], more: str = "") -> Iterator[str]:
+    """Serve bundled models under aliases; the address, once requests are answered. `more` stands in
+    headrace.toml besides."""
     folder.mkdir(parents=True, exist_ok=True)
     tables = [
         f"[models.{name}]\npath = {json.dumps(name)}\naliases = {json.dumps(sorted(aliases))}\n"
         for name, aliases in models.items()
     ]
-    (folder / "headrace.toml").write_text("\n".join(tables))
+    (folder / "headrace.toml").write_text("\n".join([*tables, more]))
     port = free_port()
     command = [Path(sys.executable).parent / "headrace", "serve", "--port", str(port)]
     environment = {**os.environ, "XDG_DATA_HOME": str(folder / "data")}

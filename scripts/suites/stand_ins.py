@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -75,12 +76,7 @@ def encoder(folder: Path, data: Path, pooling: str) -> Path:
     model = folder / f"bert-{pooling}"
     if (model / "model.safetensors").exists():
         return model
-    model.mkdir(exist_ok=True)
-    vocabulary = lzma.decompress((data / "tokenizers" / "hf" / "bert" / "vocab.txt.xz").read_bytes())
-    (model / "vocab.txt").write_bytes(vocabulary)
-    words = tokenizers.BertWordPieceTokenizer(str(model / "vocab.txt"), lowercase=True)
-    words.save(str(model / "tokenizer.json"))
-    size = words.get_vocab_size()
+    size = _vocabulary(model, data)
     (model / "config.json").write_text(json.dumps(_config(size)))
     if pooling in POOLING:
         modules = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}
@@ -94,6 +90,37 @@ def encoder(folder: Path, data: Path, pooling: str) -> Path:
         (model / "1_Pooling" / "config.json").write_text(json.dumps(pooled))
     save_file(_weights(size), model / "model.safetensors")
     return model
+
+
+def classifier(folder: Path, data: Path, labels: Sequence[str]) -> Path:
+    """A BERT with random weights that tells labels apart."""
+    model = folder / f"bert-{'-'.join(labels)}"
+    if (model / "model.safetensors").exists():
+        return model
+    size = _vocabulary(model, data)
+    head = {
+        "architectures": ["BertForSequenceClassification"],
+        "id2label": {str(index): label for index, label in enumerate(labels)},
+        "label2id": {label: index for index, label in enumerate(labels)},
+    }
+    (model / "config.json").write_text(json.dumps(_config(size) | head))
+    weights = {f"bert.{name}": value for name, value in _weights(size).items()}
+    random = np.random.default_rng(1)
+    for name, rows in (("bert.pooler.dense", WIDTH), ("classifier", len(labels))):
+        weights[f"{name}.weight"] = random.normal(0, 0.2, (rows, WIDTH)).astype(np.float32)
+        weights[f"{name}.bias"] = np.zeros(rows, np.float32)
+    save_file(weights, model / "model.safetensors")
+    return model
+
+
+def _vocabulary(model: Path, data: Path) -> int:
+    """Write the vocabulary of bert-base-uncased into the model's folder; how many tokens it has."""
+    model.mkdir(parents=True, exist_ok=True)
+    vocabulary = lzma.decompress((data / "tokenizers" / "hf" / "bert" / "vocab.txt.xz").read_bytes())
+    (model / "vocab.txt").write_bytes(vocabulary)
+    words = tokenizers.BertWordPieceTokenizer(str(model / "vocab.txt"), lowercase=True)
+    words.save(str(model / "tokenizer.json"))
+    return words.get_vocab_size()
 
 
 def _config(size: int) -> dict[str, object]:

@@ -82,6 +82,10 @@ def test_pages_and_whose_batches_they_are(start: Serve) -> None:
     assert [one.id for one in client.messages.batches.list(limit=2)] == ids
     page = client.messages.batches.list(before_id=ids[3], limit=2)
     assert ([one.id for one in page.data], page.has_more) == (ids[1:3], True)
+    page = client.messages.batches.list(after_id=ids[0], before_id=ids[3], limit=2)
+    assert ([one.id for one in page.data], page.has_more) == (ids[1:3], False)
+    page = client.messages.batches.list(after_id=ids[0], before_id=ids[4], limit=2)
+    assert ([one.id for one in page.data], page.has_more) == (ids[2:4], True)
     openai = server.openai()
     assert not openai.batches.list().data
     for ask in (

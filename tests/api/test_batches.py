@@ -13,10 +13,10 @@ import pytest
 from fake import FakeEngine, FakeModel, overloaded
 from in_process import Running
 
-import headrace.api.openai.batch_lines
-import headrace.api.openai.batch_runner
-from headrace.api.openai.batch_files import publish
-from headrace.api.openai.batch_lines import read_lines, text_lines
+import headrace.inference.batches.batch_lines
+import headrace.inference.batches.batch_runner
+from headrace.inference.batches.batch_files import publish
+from headrace.inference.batches.batch_lines import read_lines, text_lines
 from headrace.storage.batches import Batches, Line, LineState
 from headrace.storage.files import Files
 
@@ -178,7 +178,7 @@ def test_bad_batches_are_refused(start: Serve, monkeypatch: pytest.MonkeyPatch) 
     data = client.files.create(file=b"{}", purpose="user_data")
     with pytest.raises(openai.BadRequestError, match="purpose is 'user_data'"):
         client.batches.create(input_file_id=data.id, endpoint=CHAT, completion_window="24h")
-    monkeypatch.setattr(headrace.api.openai.batch_lines, "MAX_LINES", 3)
+    monkeypatch.setattr(headrace.inference.batches.batch_lines, "MAX_LINES", 3)
     with pytest.raises(openai.BadRequestError, match="more than 3 lines"):
         begin(server, [line(str(n)) for n in range(4)])
     for call in (client.batches.retrieve, client.batches.cancel):
@@ -353,7 +353,7 @@ def test_a_batch_ends_once(start: Serve) -> None:
 
 
 def test_of_two_servers_one_runs_the_batches(start: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(headrace.api.openai.batch_runner, "LOOK_IDLE_S", 0.1)
+    monkeypatch.setattr(headrace.inference.batches.batch_runner, "LOOK_IDLE_S", 0.1)
     first, second = start(), start()
     one = finish(first, begin(first, [line("a")]))
     other = begin(second, [line("b")])

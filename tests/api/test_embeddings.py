@@ -118,8 +118,8 @@ def test_many_inputs(server: Running, model: LoadedModel) -> None:
         ({"input": []}, "input", "none may be empty"),
         ({"input": [[]]}, "input", "none may be empty"),
         ({"input": 7}, "input", "a text, token ids"),
-        ({"input": ["a", 7]}, "input", "a text, token ids"),
-        ({"input": [1, "a"]}, "input", "must be integers"),
+        ({"input": ["a", None]}, "input", "a text, token ids"),
+        ({"input": [1, ["a"]]}, "input", "must be integers"),
         ({"input": {"content": "abc"}}, "input", "has an object"),
         ({"input": {"content": [{"type": "image_url", "image_url": {}}]}}, "input", "is no text"),
         ({"input": [True]}, "input", "must be integers"),
@@ -146,6 +146,41 @@ def test_an_encoder_generates_nothing(server: Running) -> None:
         client.completions.create(model=NAME, prompt="abc")
     with pytest.raises(openai.BadRequestError, match="cannot generate text, it can embed texts"):
         client.chat.completions.create(model=NAME, messages=[{"role": "user", "content": "a"}])
+
+
+def test_texts_among_token_ids(server: Running, model: LoadedModel) -> None:
+    """As llama.cpp reads them: a text at the beginning gets special tokens, later ones get none."""
+    plain = list(model.tokenizer.encode("abc", add_special=False))
+    marked = list(model.tokenizer.encode("abc"))
+    http = server.http()
+
+    def vectors(value: Any) -> list[list[float]]:
+        reply = http.post("/v1/embeddings", json={"model": NAME, "input": value})
+        assert reply.status_code == 200, reply.text
+        return [entry["embedding"] for entry in reply.json()["data"]]
+
+    assert vectors([5, "abc", 6]) == vectors([5, *plain, 6])
+    assert vectors(["abc", [5, "abc"], ["abc", 5]]) == vectors(["abc", [5, *plain], [*marked, 5]])
+    for wrong in ([5, "abc", -1], [5, "abc", None], ["abc", ["abc"]]):
+        assert refused(server, input=wrong)["param"] == "input"
+    assert "1,048,577 characters" in refused(server, input=[5, "x" * (2**20 + 1)])["message"]
+
+
+def test_a_vector_of_each_token_is_llama_cpps_only(tmp_path: Path) -> None:
+    folder = tiny_model(tmp_path, "encoders/bert")
+    loaded = load_model(str(folder), EngineOptions(threads=1, pooling="none"))
+    try:
+        with running_server(loaded, offline=True) as running:
+            http = running.http()
+            for path in ("/embedding", "/embeddings"):
+                [found] = http.post(path, json={"input": "abc"}).json()
+                assert found["index"] == 0 and len(found["embedding"]) == len(loaded.tokenizer.encode("abc"))
+            asked = (("/v1/embeddings", "input"), ("/api/embed", "input"), ("/api/embeddings", "prompt"))
+            for path, name in asked:
+                reply = http.post(path, json={"model": loaded.name, name: "abc"})
+                assert reply.status_code == 400 and "a vector for each token" in reply.text, path
+    finally:
+        loaded.close()
 
 
 def test_metrics_count_them(server: Running) -> None:

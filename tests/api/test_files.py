@@ -42,6 +42,16 @@ def test_a_file_comes_back_as_it_was(server: Running) -> None:
             missing(file.id)
 
 
+def test_files_of_every_purpose_are_kept(server: Running) -> None:
+    for purpose in ("assistants", "evals", "fine-tune", "user_data", "vision"):
+        file = upload(server, "a.jsonl", purpose=purpose)
+        assert file.purpose == purpose
+        with pytest.raises(openai.BadRequestError, match=f"the file's purpose is '{purpose}'"):
+            server.openai().batches.create(
+                input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
+            )
+
+
 def test_pages_in_either_order(server: Running) -> None:
     ids = [upload(server, f"{n}.jsonl", purpose="batch" if n % 2 else "user_data").id for n in range(5)]
     files = server.openai().files
@@ -83,7 +93,7 @@ def test_bad_uploads_are_named(server: Running, monkeypatch: pytest.MonkeyPatch)
     good = {"file": ("a.jsonl", LINES)}
     for data, files, param in (
         ({}, good, "purpose"),
-        ({"purpose": "vision"}, good, "purpose"),
+        ({"purpose": "keep"}, good, "purpose"),
         ({"purpose": "batch"}, {"file": ("a", b"")}, "file"),
         ({"purpose": "batch"}, {"file": ("a" * 300, b"x")}, "file"),
         ({"purpose": "batch", "file": "text"}, {"other": ("a", b"x")}, "other"),

@@ -163,7 +163,11 @@ def test_openais_endpoints_without_a_version(server: Running) -> None:
     counted = http.post("/chat/completions/input_tokens", json={"messages": chat["messages"]}).json()
     assert counted["input_tokens"] == reply["usage"]["prompt_tokens"]
     assert http.get("/models").json()["data"][0]["id"] == MODEL
-    assert http.post("/embeddings", json={"input": "x"}).status_code == 400
+    assert http.post("/embeddings", json={"input": "x"}).json()["error"]["code"] == 400
+    for path, content in (("/chat/completions", None), ("/v1/chat/completions", "")):
+        first, *_ = http.post(path, json=chat | {"stream": True}).text.splitlines()
+        delta = json.loads(first.removeprefix("data: "))["choices"][0]["delta"]
+        assert delta == {"role": "assistant", "content": content}
     assert http.post("/embedding", json={"content": "x"}).json()["error"]["code"] == 400
 
 
@@ -182,6 +186,14 @@ def test_the_prompt_is_shown_where_it_is_asked_for(server: Running) -> None:
     streamed = server.http().post("/chat/completions", json=body | {"verbose": True, "stream": True}).text
     chunks = [line for line in streamed.splitlines() if line.startswith("data: {")]
     assert ["__verbose" in chunk for chunk in chunks] == [True] + [False] * (len(chunks) - 1)
+
+
+def test_prompts_of_all_chats_are_shown_by_a_setting(serve: Serve) -> None:
+    http = serve(show_prompts=True).http()
+    body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}
+    for path in ("/chat/completions", "/v1/chat/completions"):
+        assert "hello" in http.post(path, json=body).json()["__verbose"]["prompt"]
+        assert "__verbose" not in http.post(path, json=body | {"verbose": False}).json()
 
 
 def test_slots_and_metrics_can_be_switched_off(serve: Serve) -> None:

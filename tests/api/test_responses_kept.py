@@ -12,8 +12,8 @@ import pytest
 from fake import FakeEngine, FakeModel, FakeTemplate
 from in_process import Running, running_server
 
-from headrace.api.openai.responses.response_manager import INTERRUPTED
 from headrace.errors import StoreError
+from headrace.inference.response_store import INTERRUPTED
 from headrace.storage import responses as store
 from headrace.storage.database import Database
 from headrace.storage.responses import Responses, StoredItem
@@ -46,6 +46,20 @@ def test_a_conversation_goes_on(server: Running) -> None:
     ask(server, input="c", previous_response_id=second.id, instructions="Be brief.")
     before = "system: Be brief.\nuser: hello\nassistant: a\nuser: b\nassistant: a"
     assert prompt_of(server) == f"{before}\nuser: c\nassistant:"
+
+
+def test_without_input_what_is_kept_is_answered(server: Running) -> None:
+    first = ask(server, max_output_tokens=1)
+    client = server.openai()
+    client.responses.create(model=MODEL, previous_response_id=first.id, max_output_tokens=1)
+    assert prompt_of(server) == "user: hello\nassistant: a\nassistant:"
+    client.responses.create(model=MODEL, instructions="Be kind.")
+    assert prompt_of(server) == "system: Be kind.\nassistant:"
+    assert client.responses.input_tokens.count(model=MODEL, instructions="Be kind.").input_tokens > 0
+    for method in (client.responses.create, client.responses.input_tokens.count):
+        with pytest.raises(openai.BadRequestError, match="there is nothing to answer") as caught:
+            method(model=MODEL)
+        assert (caught.value.param, caught.value.code) == ("input", "missing_required_parameter")
 
 
 def test_a_stream_is_continued_as_soon_as_it_has_ended(server: Running) -> None:

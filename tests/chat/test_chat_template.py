@@ -27,7 +27,6 @@ OWN_REASONS = {
     "MiroThinker.jinja": "cannot assign attribute on non-namespace object",
     "NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use.jinja": "NoneType",
     "NousResearch-Hermes-3-Llama-3.1-8B-tool_use.jinja": "NoneType",
-    "fireworks-ai-llama-3-firefunction-v2.jinja": "'functions' is undefined",
     "mistralrs__nousresearch_hermes2_pro_tool_use.jinja": "NoneType",
     "mistralrs__nousresearch_hermes3_tool_use.jinja": "NoneType",
 }
@@ -116,6 +115,9 @@ def test_real_templates_equal_plain_jinja(real_templates: dict[str, ChatTemplate
                 "tools": tools,
                 "add_generation_prompt": True,
             }
+            if "firefunction" in name:
+                functions = json.dumps(tools, indent=4, ensure_ascii=False) if tools else ""
+                inputs |= {"functions": functions, "datetime": NOW.strftime("%b %d %Y")}
             try:
                 date = NOW.strftime("%d %b %Y")
                 expected = reference.render(**inputs, bos_token="<s>", eos_token="</s>", date_string=date)
@@ -192,6 +194,17 @@ def test_the_date_of_firefunction() -> None:
     template = ChatTemplate("{{ datetime }}", now=lambda: datetime(2026, 3, 1))
     assert template.render([]) == "Mar 01 2026"
     assert template.render([], variables={"datetime": "then"}) == "then"
+
+
+def test_the_tools_of_firefunction() -> None:
+    template = ChatTemplate("{{ '<' + functions + '>' + datetime }}", now=lambda: datetime(2026, 3, 1))
+    assert "tools" in template.reads
+    assert template.render([]) == "<>Mar 01 2026"
+    tools, _, date = template.render([], tools=[{"name": "run"}]).rpartition(">")
+    assert (json.loads(tools[1:]), date) == ([{"name": "run"}], "Mar 01 2026")
+    assert template.render([], variables={"functions": "mine"}) == "<mine>Mar 01 2026"
+    other = ChatTemplate("{% if functions is defined %}{{ functions }}{% endif %}")
+    assert "tools" not in other.reads and other.render([], tools=[{"name": "run"}]) == ""
 
 
 def test_special_tokens() -> None:

@@ -167,6 +167,7 @@ def test_no_false_accept(
         f"{tally.impossible} without any instance; {tally.right} cases right, "
         f"{len(tally.false_accepts)} accepted and {len(tally.false_rejects)} rejected falsely",
     )
+    record_property("refused", json.dumps(tally.refused))
     # `regex` is the one standard format that is not checked: a warning says so.
     unchecked = ("regex.json", "ecmascript-regex.json")
     assert [case for case in tally.false_accepts if not case.startswith(unchecked)] == []

@@ -257,6 +257,24 @@ def test_keep_alive() -> None:
     run(test, spec("small", keep_alive_s=600.0))
 
 
+def test_a_model_that_is_never_used_is_unloaded_as_well() -> None:
+    async def test(table: ModelManager, machine: Machine) -> None:
+        small, middle, large = (table.find(name) for name in ("small", "middle", "large"))
+        await table.load(small)
+        while small.model is not None:
+            await asyncio.sleep(0.001)
+        await settled(small)
+        assert machine.closed == ["small"]
+        await table.load(middle)
+        await asyncio.sleep(0.01)
+        assert middle.timer is None and middle.state == "loaded"  # it waits for its first use
+        await table.load(large)
+        assert large.timer is None and large.state == "loaded"  # it is kept for ever
+
+    specs = (spec("small", keep_alive_s=0.001), spec("middle", keep_alive_s=0.0), spec("large"))
+    run(test, *specs)
+
+
 def test_unload_waits_for_the_last_use() -> None:
     async def test(table: ModelManager, machine: Machine) -> None:
         entry = table.default

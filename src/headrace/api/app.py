@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
@@ -12,15 +11,14 @@ from starlette.types import ASGIApp
 
 import headrace.api
 from headrace.api.anthropic import messages
+from headrace.api.batch_operations import BatchOperations, Operation
 from headrace.api.http.endpoint import find_endpoints
 from headrace.api.http.errors import install_error_handlers
 from headrace.api.http.middleware import ServerMiddleware
 from headrace.api.http.openapi import Document
 from headrace.api.ollama.pull import Pulls
 from headrace.api.openai import chat_completions, completions, embeddings
-from headrace.api.openai.batch_runner import BatchRunner, Operation
 from headrace.api.openai.responses import create
-from headrace.api.openai.responses.response_manager import ResponseManager
 from headrace.api.service import Service
 from headrace.api.tasks import entities, redact
 from headrace.config.settings import Settings
@@ -40,17 +38,16 @@ class App(Starlette):
         return ServerMiddleware(super().build_middleware_stack(), self.state.service)
 
 
-def operations(manager: ResponseManager) -> Mapping[str, Operation]:
-    """Endpoints that batches may name, without HTTP."""
-    return {
-        "/v1/chat/completions": chat_completions.complete_chat,
-        "/v1/completions": completions.complete,
-        "/v1/embeddings": embeddings.embed,
-        "/v1/entities": entities.entities,
-        "/v1/messages": messages.complete_message,
-        "/v1/redact": redact.redact,
-        "/v1/responses": partial(create.make_response, manager=manager),
-    }
+OPERATIONS: Mapping[str, Operation] = {
+    "/v1/chat/completions": chat_completions.complete_chat,
+    "/v1/completions": completions.complete,
+    "/v1/embeddings": embeddings.embed,
+    "/v1/entities": entities.entities,
+    "/v1/messages": messages.complete_message,
+    "/v1/redact": redact.redact,
+    "/v1/responses": create.make_response,
+}
+"""Endpoints that batches may name, without HTTP."""
 
 
 def create_app(
@@ -65,27 +62,23 @@ def create_app(
         served = ModelManager.fixed(served, spec)
     service = Service(served, settings)
     service.serve_remote(settings, remote or {})
-    manager = ResponseManager(service)
-
     endpoints = find_endpoints(headrace.api)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncGenerator[None]:
-        app.state.batches = runner = BatchRunner(operations(manager), service)
+        app.state.batches = runner = BatchOperations(OPERATIONS, service).runner()
         async with runner.serving():
             yield
-        await manager.close()
+        await service.responses.close()
         await service.remote.close()
         service.close()
 
     # The router tries its routes one after the other: those that are called most come first.
-    first = operations(manager)
-    ordered = sorted(endpoints, key=lambda endpoint: endpoint.path not in first)
+    ordered = sorted(endpoints, key=lambda endpoint: endpoint.path not in OPERATIONS)
     app = App(routes=[endpoint.route() for endpoint in ordered], lifespan=lifespan)
     app.router.redirect_slashes = False
     app.state.service = service
     app.state.pulls = Pulls()
-    app.state.responses = manager
     app.state.document = Document(endpoints)
     install_error_handlers(app)
     return app

@@ -28,6 +28,8 @@ from headrace.inference.local_handler import LocalHandler
 from headrace.inference.model_runner import ModelRunner
 from headrace.inference.model_source import ManagedModels, ModelThreads
 from headrace.inference.requests import InferenceRequest
+from headrace.inference.response_store import ResponseStore
+from headrace.inference.store_threads import StoreThreads
 from headrace.storage.aliases import Aliases
 from headrace.storage.database import Database
 from headrace.tasks.guards.handler import GuardHandler
@@ -55,7 +57,8 @@ class Service:
         self.keys = KeyRing(settings, self.database)
         self.metrics = ModelMetrics()
         """Counters of HTTP calls; those of models are in `metrics_of`."""
-        self._threads = ThreadPoolExecutor(2, thread_name_prefix="headrace-store")
+        self.threads = StoreThreads()
+        self.responses = ResponseStore(self.database, self.threads)
         self._parsers = ThreadPoolExecutor(2, thread_name_prefix="headrace-parse")
         self._searchers = ThreadPoolExecutor(2, thread_name_prefix="headrace-search")
         self._model_threads = ModelThreads(2)
@@ -126,7 +129,7 @@ class Service:
 
     async def run_in_thread(self, work: Callable[[], T]) -> T:
         """Run `work` on the store in a thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        return await self.threads.run(work)
 
     async def parse_in_thread(self, work: Callable[[], T]) -> T:
         """Run `work` that parses a large body in a thread."""
@@ -162,7 +165,7 @@ class Service:
             self._machine.close()
         self.keys.close()
         self.database.close()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self.threads.close()
         self._parsers.shutdown(wait=False, cancel_futures=True)
         self._searchers.shutdown(wait=False, cancel_futures=True)
         self._model_threads.close()

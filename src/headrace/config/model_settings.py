@@ -16,6 +16,7 @@ KvCacheDtype = Literal["auto", "f32", "bf16"]
 Backend = Literal["native", "numpy", "torch"]
 Speculative = Literal["auto", "off"]
 SloPolicy = Literal["serve", "refuse", "degrade"]
+PoolingName = Literal["auto", "mean", "max", "cls", "last", "none", "splade"]
 MAX_THREADS = 1024  # as the native pool
 
 _MODEL: tuple[Scope, ...] = ("server", "model")
@@ -88,6 +89,14 @@ class ModelSettings(Struct, frozen=True, kw_only=True):
             scopes=_MODEL,
         ),
     ] = "native"
+    pooling: Annotated[
+        PoolingName,
+        Setting(
+            help="how an encoder makes one vector of a text; none: a vector of each token",
+            values=one_of(PoolingName),
+            scopes=_MODEL,
+        ),
+    ] = "auto"
     speculative: Annotated[
         Speculative,
         Setting(

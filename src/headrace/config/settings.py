@@ -273,6 +273,15 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
             shown_default="false",
         ),
     ] = False
+    show_prompts: Annotated[
+        bool,
+        Setting(
+            help="put the prompt as the model reads it into `__verbose` of every reply to a chat "
+            "that does not say verbose itself",
+            values=SWITCH,
+            shown_default="false",
+        ),
+    ] = False
     tool_format: Annotated[
         str | None,
         Setting(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -64,3 +65,8 @@ class CallContext:
     def fail(self, error: HeadraceError) -> None:
         """Remember the error that the call ended with."""
         self.error = error
+
+
+def new_request_id() -> str:
+    """An id for a call whose client gave none."""
+    return f"req_{uuid.uuid4().hex}"

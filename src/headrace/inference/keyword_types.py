@@ -10,9 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
-from headrace.config.model_settings import Backend, KvCacheDtype, Quantization, SloPolicy, Speculative
+from headrace.config.model_settings import (
+    Backend,
+    KvCacheDtype,
+    PoolingName,
+    Quantization,
+    SloPolicy,
+    Speculative,
+)
 from headrace.grammar.constraint import Constraint
-from headrace.loading.options import PoolingName
 
 
 class ModelKeywords(TypedDict, total=False):
@@ -26,6 +32,7 @@ class ModelKeywords(TypedDict, total=False):
     max_batch_tokens: int
     kv_cache_memory: int | None
     backend: Backend
+    pooling: PoolingName
     speculative: Speculative
     speculative_model: str | None
     speculative_layers: int | None
@@ -37,7 +44,6 @@ class ModelKeywords(TypedDict, total=False):
     cache_dir: Path | str | None
     offline: bool
     memory_bytes: int | None
-    pooling: PoolingName
 
 
 class SamplingKeywords(TypedDict, total=False):

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from headrace.config.model_settings import ModelSettings
 from headrace.config.setting import Setting, table_of
 from headrace.config.settings import MODEL_SETTINGS, Settings
-from headrace.config.values import SIZE, one_of
+from headrace.config.values import SIZE
 from headrace.engine.pacing import PaceOptions
 from headrace.errors import UsageError
-
-PoolingName = Literal["auto", "mean", "max", "cls", "last", "none", "splade"]
 
 NO_DRAFT = "none"  # instead of the name of a draft model
 
@@ -35,9 +33,6 @@ class EngineOptions(ModelSettings, frozen=True, kw_only=True):
     memory_bytes: Annotated[int | None, Setting(help="most memory that the process may use", values=SIZE)] = (
         None
     )
-    pooling: Annotated[
-        PoolingName, Setting(help="how an encoder makes one vector of a text", values=one_of(PoolingName))
-    ] = "auto"
 
     def __post_init__(self) -> None:
         for name, setting in OPTIONS.items():

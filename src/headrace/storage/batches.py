@@ -118,16 +118,18 @@ class Batches:
     def page(
         self, owner: str, *, after: str | None, before: str | None = None, limit: int
     ) -> list[StoredBatch]:
-        """Up to `limit` of the owner's batches, newest first: those next to `after` or next to `before`."""
-        comes, order = ("<", "DESC") if before is None else (">", "ASC")
+        """Up to `limit` of the owner's batches, newest first: of those after `after` and before `before`, the
+        ones next to `before` where it is given, else next to `after`."""
+        backwards = before is not None
         rows = self._database.query(
             f"""{_SELECT} WHERE owner = ?1 AND id GLOB ?4
-            AND (?2 IS NULL OR number {comes} (SELECT number FROM batches WHERE id = ?2 AND owner = ?1))
-            ORDER BY number {order} LIMIT ?3""",
-            (owner, after if before is None else before, limit, f"{self._prefix}_*"),
+            AND (?2 IS NULL OR number < (SELECT number FROM batches WHERE id = ?2 AND owner = ?1))
+            AND (?5 IS NULL OR number > (SELECT number FROM batches WHERE id = ?5 AND owner = ?1))
+            ORDER BY number {"ASC" if backwards else "DESC"} LIMIT ?3""",
+            (owner, after, limit, f"{self._prefix}_*", before),
         )
         found = [_stored(row) for row in rows]
-        return found if before is None else found[::-1]
+        return found[::-1] if backwards else found
 
     def open(self) -> list[StoredBatch]:
         """Batches of all owners that have not ended, oldest first."""

@@ -67,10 +67,15 @@ async def embed_texts(
 
 def pooled(vectors: Sequence[Array], dimensions: int) -> Array:
     """Vectors [texts, dimensions] of texts that have one each."""
+    check_pooled(vectors)
+    return np.concatenate(vectors) if vectors else np.empty((0, dimensions), np.float32)
+
+
+def check_pooled(vectors: Sequence[Array]) -> None:
+    """InvalidRequest where a text has a vector for each of its tokens."""
     if any(len(one) != 1 for one in vectors):
         raise InvalidRequest(
             "this model gives a vector for each token, as with pooling 'none': ask for token vectors"
             " (embed_tokens, /embed_all), or load it with another pooling",
             param="model",
         )
-    return np.concatenate(vectors) if vectors else np.empty((0, dimensions), np.float32)

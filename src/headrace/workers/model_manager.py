@@ -184,8 +184,16 @@ class ModelManager:
     # ------------------------------------------------------------------------------------------
 
     async def load(self, entry: ModelEntry, progress: Progress = lambda done, total: None) -> LoadedModel:
-        """Load the model, however long it takes; raises the error that prevents it."""
-        return await asyncio.shield(self._begin(entry, progress))
+        """Load the model, however long it takes; raises the error that prevents it.
+
+        That is no use of it, but its time without one begins. With a keep-alive time of 0 it waits for the
+        first.
+        """
+        model = await asyncio.shield(self._begin(entry, progress))
+        if entry.spec.keep_alive_s > 0 and not entry.uses and entry.timer is None:
+            entry.keep_alive_s = entry.spec.keep_alive_s
+            self._settle(entry)
+        return model
 
     async def _wait(self, entry: ModelEntry) -> LoadedModel:
         task = self._begin(entry)

@@ -98,10 +98,15 @@ def read_specs(
 
 
 def _bundled(settings: Settings) -> list[ModelSpec]:
-    """The bundled models, the default one first. Sizes and drafts in the settings are
+    """The bundled models, the default one first. Sizes, drafts and pooling in the settings are
     meant for that one: the others have other limits."""
     own = replace(
-        settings, max_model_len=None, kv_cache_memory=None, speculative_model=None, speculative_layers=None
+        settings,
+        max_model_len=None,
+        kv_cache_memory=None,
+        speculative_model=None,
+        speculative_layers=None,
+        pooling="auto",
     )
     others = [name for name in list_bundled() if name != BUNDLED_DEFAULT]
     return [spec_of(BUNDLED_DEFAULT, settings), *(spec_of(name, own) for name in others)]

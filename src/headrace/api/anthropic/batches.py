@@ -22,15 +22,15 @@ from headrace.api.anthropic.schema import (
     MessageBatchList,
     MessageCounts,
 )
+from headrace.api.batch_operations import runner_of
 from headrace.api.http.body import RequestBody, read_checked
 from headrace.api.http.call_context import call_of
 from headrace.api.http.endpoint import Content, Endpoint
 from headrace.api.http.errors import NotFound, json_response
 from headrace.api.http.query import Query, page_size, read_query
-from headrace.api.openai.batch_lines import MAX_LINES, UNFINISHED, WITHOUT_SENSE, LineReply, text_lines
-from headrace.api.openai.batch_runner import runner_of
 from headrace.api.service import Service, get_service
 from headrace.errors import InvalidRequest
+from headrace.inference.batches.batch_lines import MAX_LINES, UNFINISHED, WITHOUT_SENSE, LineReply, text_lines
 from headrace.storage.batches import Batches, Line, StoredBatch
 from headrace.storage.files import Files
 
@@ -188,8 +188,6 @@ async def list_message_batches(http: HttpRequest) -> Response:
     service, owner, base_url = get_service(http), call_of(http).account.owner, str(http.base_url)
     query = read_query(MessageBatchesQuery, http)
     after, before, limit = query.after_id, query.before_id, query.limit
-    if after is not None and before is not None:
-        raise InvalidRequest("after_id and before_id exclude each other: send one", param="before_id")
 
     def read() -> list[MessageBatch]:
         if not service.database.exists:

@@ -19,9 +19,9 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from headrace.api.http.errors import error_body
-from headrace.api.http.middleware import new_request_id
 from headrace.api.http.request_body import BODY_DEADLINE_S, BODY_LIMIT_BYTES
 from headrace.errors import HeadraceError, InvalidRequest
+from headrace.inference.call_context import new_request_id
 
 LOG = logging.getLogger("headrace.api")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ipaddress
 import json
 import re
-import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from urllib.parse import urlsplit
@@ -22,7 +21,7 @@ from headrace.api.service import Service
 from headrace.config.settings import Settings
 from headrace.errors import HeadraceError, InvalidRequest
 from headrace.inference.accounts import Account, ReadLimits
-from headrace.inference.call_context import HOPS, CallContext
+from headrace.inference.call_context import HOPS, CallContext, new_request_id
 from headrace.storage.database import Database
 from headrace.storage.keys import Keys
 
@@ -187,11 +186,6 @@ def warning_headers(call: CallContext) -> list[tuple[bytes, bytes]]:
     while len(text := json.dumps(said)) > WARNING_BYTES:
         said = said[: len(said) // 2]
     return [(WARNINGS_HEADER, text.encode())]
-
-
-def new_request_id() -> str:
-    """An id for a request whose client gave none."""
-    return f"req_{uuid.uuid4().hex}"
 
 
 def _check_path(path: str) -> None:

@@ -1,4 +1,4 @@
-"""POST /embedding: vectors of texts, in llama.cpp's shape."""
+"""POST /embedding and /embeddings: vectors of texts, in llama.cpp's shape."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from headrace.api.http.body import RequestBody, Values, loose, read_checked
+from headrace.api.http.call_context import call_of
 from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.generation import respond_whole
 from headrace.api.llama_cpp.schema import LlamaEmbedding, listed
-from headrace.api.openai.prompts import PROMPTS, read_prompts
-from headrace.api.service import new_id
+from headrace.api.openai.prompts import INPUTS, is_mixed, read_inputs, with_tokens
+from headrace.api.service import get_service, new_id
 from headrace.errors import InvalidRequest
 from headrace.inference.call_context import CallContext
 from headrace.inference.events import Prepared
@@ -28,8 +29,8 @@ class LlamaEmbeddingBody(RequestBody, kw_only=True):
 
     unsupported: ClassVar[Mapping[str, Values]] = {"embd_normalize": (2,), "image_data": ([],)}
     model: str | None = None
-    content: Annotated[Any, loose(PROMPTS)] = None
-    input: Annotated[Any, loose(PROMPTS)] = None
+    content: Annotated[Any, loose(INPUTS)] = None
+    input: Annotated[Any, loose(INPUTS)] = None
 
     @property
     def texts(self) -> object:
@@ -51,8 +52,30 @@ class _Vectors:
     "POST", "/embedding", body=LlamaEmbeddingBody, reply=LlamaEmbedding, content=(listed(LlamaEmbedding),)
 )
 async def embedding(http: HttpRequest) -> Response:
-    """A list of vectors, one for each text, of length 1 unless the model says otherwise."""
+    """A list of vectors, one for each text, of length 1 unless the model says otherwise; by a model without
+    pooling those of its tokens."""
+    return await _embedded(http)
+
+
+@Endpoint(
+    "POST",
+    "/embeddings",
+    body=LlamaEmbeddingBody,
+    reply=LlamaEmbedding,
+    content=(listed(LlamaEmbedding),),
+    hidden=True,
+)
+async def embeddings(http: HttpRequest) -> Response:
+    """The same under its other name; OpenAI's endpoint is /v1/embeddings."""
+    return await _embedded(http)
+
+
+async def _embedded(http: HttpRequest) -> Response:
+    service, call = get_service(http), call_of(http)
     body = await read_checked(LlamaEmbeddingBody, http)
-    inputs = read_prompts(body.texts, "content")
-    request = EmbeddingRequest(id=new_id("embd"), model=body.model, inputs=inputs)
+    texts = body.texts
+    if is_mixed(texts):
+        model = await service.use(call, body.model)
+        texts = await service.prepare_in_thread(model, lambda: with_tokens(body.texts, model.tokenizer))
+    request = EmbeddingRequest(id=new_id("embd"), model=body.model, inputs=read_inputs(texts))
     return await respond_whole(http, request, _Vectors())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, cast
 
-from headrace.api.openai.prompts import MAX_PROMPTS
+from headrace.api.openai.prompts import MAX_PROMPTS, token_sequence
 from headrace.errors import InvalidRequest
 from headrace.inference.requests import Prompt
 from headrace.tokenization.tokenizer import Tokenizer
@@ -61,13 +61,10 @@ def _one(value: object, tokenizer: Tokenizer) -> Prompt:
     if not parts:
         raise _bad(cast("object", value))
     found: list[int] = []
-    for number, part in enumerate(parts):
-        if isinstance(part, str):
-            found += tokenizer.encode(part, add_special=number == 0)
-        elif type(part) is int and 0 <= part <= _MAX_ID:
-            found.append(part)
-        else:
+    for part in token_sequence(parts, tokenizer, "prompt"):
+        if type(part) is not int or not 0 <= part <= _MAX_ID:
             raise _bad(part)
+        found.append(part)
     return tuple(found)
 
 

@@ -94,7 +94,8 @@ class Modalities(msgspec.Struct, frozen=True):
 
 
 class Props(msgspec.Struct, frozen=True):
-    """Properties of the server and of a model. `model_path` is the name of its file or folder."""
+    """Properties of the server and of a model. `model_path` is the name of its file or folder; `is_sleeping`:
+    it is unloaded until it is used again."""
 
     default_generation_settings: DefaultSettings
     total_slots: int

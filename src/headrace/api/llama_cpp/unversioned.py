@@ -10,11 +10,9 @@ from headrace.api.http.call_context import call_of
 from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.errors import json_response
 from headrace.api.http.event_stream import chunks
-from headrace.api.http.generation import respond, respond_whole
+from headrace.api.http.generation import respond
 from headrace.api.llama_cpp.schema import InputTokens
-from headrace.api.openai.chat_completions import ChatBody
-from headrace.api.openai.embedding_schema import EmbeddingList
-from headrace.api.openai.embeddings import EmbeddingBody
+from headrace.api.openai.chat_completions import ChatBody, read_chat
 from headrace.api.openai.model_schema import ModelList
 from headrace.api.openai.models import model_cards
 from headrace.api.openai.schema import ChatChunk, ChatReply
@@ -24,10 +22,11 @@ from headrace.api.service import get_service, new_id
 
 @Endpoint("POST", "/chat/completions", body=ChatBody, reply=ChatReply, content=chunks(ChatChunk), hidden=True)
 async def chat_completions(http: HttpRequest) -> Response:
-    """As /v1/chat/completions."""
-    body = await read_checked(ChatBody, http)
+    """As /v1/chat/completions, but the text in the first event of a stream is null."""
+    body = await read_chat(http)
     reply_id = new_id("chatcmpl")
-    return await respond(http, body.request(reply_id), body.reply(reply_id), stream=bool(body.stream))
+    reply = body.reply(reply_id, first_text=None)
+    return await respond(http, body.request(reply_id), reply, stream=bool(body.stream))
 
 
 @Endpoint("POST", "/chat/completions/input_tokens", body=ConversationBody, reply=InputTokens)
@@ -42,13 +41,6 @@ async def input_tokens(http: HttpRequest) -> Response:
         return len(model.tokenizer.encode(text, add_special=False))
 
     return json_response(InputTokens(await service.prepare_in_thread(model, counted)))
-
-
-@Endpoint("POST", "/embeddings", body=EmbeddingBody, reply=EmbeddingList, hidden=True)
-async def embeddings(http: HttpRequest) -> Response:
-    """As /v1/embeddings."""
-    body = await read_checked(EmbeddingBody, http)
-    return await respond_whole(http, body.request(new_id("embd")), body.reply())
 
 
 @Endpoint("GET", "/models", reply=ModelList, hidden=True)

@@ -22,6 +22,7 @@ from headrace.inference.call_context import CallContext
 from headrace.inference.events import ParameterWarning, Prepared
 from headrace.inference.requests import EmbeddingRequest
 from headrace.inference.result import ResultCollector
+from headrace.tasks.embed import check_pooled
 
 TEXTS = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
 
@@ -111,8 +112,9 @@ class EmbeddingReply:
 
 
 def _vectors(result: ResultCollector) -> list[list[float]]:
-    found = [one.embedding for one in result.prompts if one.embedding is not None]
-    return [embedding.vectors[0].tolist() for embedding in found]
+    found = [one.embedding.vectors for one in result.prompts if one.embedding is not None]
+    check_pooled(found)
+    return [vectors[0].tolist() for vectors in found]
 
 
 @Endpoint("POST", "/api/embeddings", body=EmbeddingsBody, reply=OllamaEmbedding)

@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from headrace.inference.batches.batch_files import BatchUsage
+
 
 class FileObject(msgspec.Struct, frozen=True, kw_only=True):
     """A file without its content."""
@@ -44,28 +46,6 @@ class RequestCounts(msgspec.Struct, frozen=True):
     total: int
     completed: int
     failed: int
-
-
-class InputDetails(msgspec.Struct, frozen=True):
-    """How much of the prompts came from the prefix cache."""
-
-    cached_tokens: int
-
-
-class OutputDetails(msgspec.Struct, frozen=True):
-    """How much of the answers was reasoning."""
-
-    reasoning_tokens: int
-
-
-class BatchUsage(msgspec.Struct, frozen=True):
-    """Token counts of a whole batch."""
-
-    input_tokens: int
-    input_tokens_details: InputDetails
-    output_tokens: int
-    output_tokens_details: OutputDetails
-    total_tokens: int
 
 
 class BatchObject(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,17 +11,18 @@ from msgspec import Meta, Struct
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from headrace.api.batch_operations import runner_of
 from headrace.api.http.body import RequestBody, read_checked
 from headrace.api.http.call_context import call_of
 from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.errors import NotFound, json_response
 from headrace.api.http.query import Query, page_size, read_query
-from headrace.api.openai.batch_lines import read_lines
-from headrace.api.openai.batch_runner import runner_of
-from headrace.api.openai.batch_schema import BatchList, BatchObject, BatchUsage, RequestCounts
+from headrace.api.openai.batch_schema import BatchList, BatchObject, RequestCounts
 from headrace.api.openai.files import EXPIRES_AFTER_S, file_not_found
 from headrace.api.service import get_service
 from headrace.errors import InvalidRequest
+from headrace.inference.batches.batch_files import BatchUsage
+from headrace.inference.batches.batch_lines import read_lines
 from headrace.storage.batches import Batches, StoredBatch
 from headrace.storage.files import Files
 

@@ -31,7 +31,7 @@ from headrace.api.openai.schema import (
     PromptLogprobList,
     ScalingNote,
 )
-from headrace.api.service import Service, new_id
+from headrace.api.service import Service, get_service, new_id
 from headrace.chat.messages import ROLES, messages_from_openai
 from headrace.chat.tools import tool_use_from_openai
 from headrace.errors import InvalidRequest
@@ -206,8 +206,8 @@ class ChatBody(ScalingBody, kw_only=True):
             more["logprobs"] = self.top_logprobs or 0
         return more
 
-    def reply(self, reply_id: str) -> OpenAIReply:
-        """The format of the reply."""
+    def reply(self, reply_id: str, *, first_text: str | None = "") -> OpenAIReply:
+        """The format of the reply; `first_text` stands in the event that opens a stream."""
         options = ReplyOptions(
             reply_id,
             self.keep,
@@ -216,7 +216,7 @@ class ChatBody(ScalingBody, kw_only=True):
             shows_prompt=bool(self.verbose),
             priority=self.tier_priority,
         )
-        return OpenAIReply(options, lambda _: ChatFormatter(self))
+        return OpenAIReply(options, lambda _: ChatFormatter(self, first_text))
 
 
 class ChatFormatter:
@@ -225,7 +225,8 @@ class ChatFormatter:
     reply_object = "chat.completion"
     chunk_object = "chat.completion.chunk"
 
-    def __init__(self, body: ChatBody) -> None:
+    def __init__(self, body: ChatBody, first_text: str | None) -> None:
+        self._first_text = first_text
         self._wants_logprobs = bool(body.logprobs)
         self._tops = body.prompt_logprobs or 0
         self.prompt_logprobs: PromptLogprobList | UnsetType = UNSET
@@ -236,7 +237,7 @@ class ChatFormatter:
 
     def opening(self, index: int) -> ChatChunkChoice:
         """The chunk that names the role."""
-        return ChatChunkChoice(index, ChatDelta(role="assistant", content=""))
+        return ChatChunkChoice(index, ChatDelta(role="assistant", content=self._first_text))
 
     def delta(self, index: int, event: OutputDelta) -> ChatChunkChoice | None:
         """New parts, or tokens whose text is buffered where their log probabilities are wanted."""
@@ -261,10 +262,18 @@ class ChatFormatter:
         return chat_logprobs(tokens) if self._wants_logprobs else None
 
 
+async def read_chat(http: HttpRequest) -> ChatBody:
+    """The checked body, with what the server's settings add."""
+    body = await read_checked(ChatBody, http)
+    if body.verbose is None and get_service(http).settings.show_prompts:
+        body.verbose = True
+    return body
+
+
 @Endpoint("POST", "/v1/chat/completions", body=ChatBody, reply=ChatReply, content=chunks(ChatChunk))
 async def create_chat_completion(http: HttpRequest) -> Response:
     """Answer a conversation."""
-    body = await read_checked(ChatBody, http)
+    body = await read_chat(http)
     reply_id = new_id("chatcmpl")
     return await respond(http, body.request(reply_id), body.reply(reply_id), stream=bool(body.stream))
 

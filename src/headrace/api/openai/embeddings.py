@@ -12,13 +12,13 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from headrace.api.http.body import RequestBody, Values, checked_body, read_checked
-from headrace.api.http.call_context import HttpCall
+from headrace.api.http.call_context import HttpCall, call_of
 from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.generation import answer, respond_whole
 from headrace.api.openai.embedding_schema import EmbeddingList, EmbeddingObject, EmbeddingUsage
 from headrace.api.openai.generation_body import Deadline, Priority, ServiceTier, urgency
-from headrace.api.openai.prompts import INPUTS, read_inputs
-from headrace.api.service import Service, new_id
+from headrace.api.openai.prompts import INPUTS, is_mixed, read_inputs, with_tokens
+from headrace.api.service import Service, get_service, new_id
 from headrace.api.tasks.task_reply import TokenLimit, refuse_twins, token_limit
 from headrace.api.tasks.vector_format import EncodingFormat, VectorFormat, of_length, read_format
 from headrace.inference.call_context import CallContext
@@ -74,9 +74,13 @@ class EmbeddingBody(RequestBody, kw_only=True):
     service_tier: ServiceTier | None = None
     deadline_s: Deadline | None = None
 
-    def request(self, reply_id: str) -> EmbeddingRequest:
+    async def request(self, reply_id: str, call: HttpCall, service: Service) -> EmbeddingRequest:
         """The request that this body stands for."""
         refuse_twins(self, *_TWINS)
+        given = self.input
+        if is_mixed(given):
+            model = await service.use(call, self.model)
+            given = await service.prepare_in_thread(model, lambda: with_tokens(given, model.tokenizer))
         options = EmbedOptions(
             dimensions=self.dimensions or self.output_dimension,
             prompt_name=self.prompt_name,
@@ -86,7 +90,7 @@ class EmbeddingBody(RequestBody, kw_only=True):
             priority=urgency(self.priority, self.service_tier),
             deadline_s=self.deadline_s,
         )
-        return replace(options.request(self.model, read_inputs(self.input)), id=reply_id)
+        return replace(options.request(self.model, read_inputs(given)), id=reply_id)
 
     def _purpose(self) -> InputPurpose | None:
         found = read_purpose("input_type", self.input_type, INPUT_TYPES)
@@ -131,10 +135,11 @@ async def create_embeddings(http: HttpRequest) -> Response:
     """Vectors of texts. Each has length 1 unless the model says otherwise; no text is cut unless `truncate`
     asks for it."""
     body = await read_checked(EmbeddingBody, http)
-    return await respond_whole(http, body.request(new_id("embd")), body.reply())
+    request = await body.request(new_id("embd"), call_of(http), get_service(http))
+    return await respond_whole(http, request, body.reply())
 
 
 async def embed(data: bytes, call: HttpCall, service: Service) -> msgspec.Struct | msgspec.Raw:
     """The endpoint without HTTP, for batches."""
     body = checked_body(EmbeddingBody, data, call)
-    return await answer(service, body.request(new_id("embd")), body.reply(), call)
+    return await answer(service, await body.request(new_id("embd"), call, service), body.reply(), call)

@@ -20,7 +20,8 @@ from headrace.api.service import Service, get_service
 from headrace.errors import InvalidRequest
 from headrace.storage.files import PART_BYTES, Files, StoredFile
 
-PURPOSES = ("batch", "user_data")
+PURPOSES = ("batch", "user_data", "assistants", "evals", "fine-tune", "vision")
+"""OpenAI's. What is uploaded for anything but a batch is kept, and nothing here reads it."""
 MAX_FILENAME = 255
 MAX_STORED_BYTES = 4 * 2**30  # of all files of one key
 EXPIRES_AFTER_S = (3600, 30 * 86_400)

@@ -6,8 +6,10 @@ from typing import Final, cast
 
 from headrace.errors import InvalidRequest
 from headrace.inference.requests import Prompt
+from headrace.tokenization.tokenizer import Tokenizer
 
 MAX_PROMPTS: Final = 2048
+MAX_PART: Final = 2**20
 _MAX_ID: Final = 2**31 - 1
 _IDS: Final = {
     "type": "array",
@@ -39,13 +41,21 @@ _OBJECTS: Final = (
         "required": ["content"],
     },
 )
-_INPUT: Final = {"anyOf": [{"type": "string"}, _IDS, *_OBJECTS]}
+_MIXED: Final = {
+    "type": "array",
+    "items": {"anyOf": [{"type": "string"}, _IDS["items"]]},
+    "minItems": 1,
+}
+_INPUT: Final = {"anyOf": [{"type": "string"}, _MIXED, *_OBJECTS]}
 INPUTS: Final = {
     "anyOf": [
         *_INPUT["anyOf"],
         {"type": "array", "items": _INPUT, "minItems": 1, "maxItems": MAX_PROMPTS},
     ],
-    "description": "Texts or token ids; also objects with a text in `text`, `prompt_string` or `content`.",
+    "description": (
+        "Texts or token ids; also sequences of both, and objects with a text in `text`, `prompt_string` or "
+        "`content`."
+    ),
 }
 
 
@@ -55,6 +65,49 @@ def read_inputs(value: object) -> tuple[Prompt, ...]:
         entries = cast("list[object]", value)
         return read_prompts([_text(entry) for entry in entries], "input")
     return read_prompts(_text(value), "input")
+
+
+def is_mixed(value: object) -> bool:
+    """Whether there are texts among the token ids of an input: the model's tokenizer reads these first."""
+    entries = cast("list[object]", value) if isinstance(value, list) else []
+    return _has_both(entries) or any(_has_both(entry) for entry in entries)
+
+
+def with_tokens(value: object, tokenizer: Tokenizer) -> object:
+    """A mixed input with tokens in the place of its texts, as llama.cpp reads it: a text at the beginning
+    gets special tokens, later ones get none. Not for the event loop."""
+    entries = cast("list[object]", value)
+    if _has_both(entries):
+        return token_sequence(entries, tokenizer, "input")
+    return [
+        token_sequence(cast("list[object]", entry), tokenizer, "input") if _has_both(entry) else entry
+        for entry in entries
+    ]
+
+
+def token_sequence(parts: list[object], tokenizer: Tokenizer, name: str) -> list[object]:
+    """The tokens of texts and token ids in one sequence; anything else stays, for `read_prompts` to refuse.
+
+    A text beyond MAX_PART characters is refused before its tokens are made.
+    """
+    found: list[object] = []
+    for number, part in enumerate(parts):
+        if not isinstance(part, str):
+            found.append(part)
+            continue
+        if len(part) > MAX_PART:
+            raise InvalidRequest(
+                f"{name} has a text of {len(part):,} characters among token ids, at most {MAX_PART:,} may be",
+                param=name,
+                code="invalid_value",
+            )
+        found += tokenizer.encode(part, add_special=number == 0)
+    return found
+
+
+def _has_both(value: object) -> bool:
+    parts = cast("list[object]", value) if isinstance(value, list) else []
+    return any(type(part) is int for part in parts) and any(isinstance(part, str) for part in parts)
 
 
 def _text(value: object) -> object:

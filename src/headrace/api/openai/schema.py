@@ -110,7 +110,7 @@ class ChatDelta(msgspec.Struct, frozen=True):
     """What a chunk adds to a chat message. Reasoning goes by both names that clients read."""
 
     role: Literal["assistant"] | UnsetType = UNSET
-    content: str | UnsetType = UNSET
+    content: str | UnsetType | None = UNSET
     reasoning: str | UnsetType = UNSET
     reasoning_content: str | UnsetType = UNSET
     tool_calls: list[ToolCallDelta] | UnsetType = UNSET

@@ -13,7 +13,7 @@ from typing import Any, cast
 import jinja2
 
 from headrace.chat.messages import Message, template_messages
-from headrace.chat.templates.dates import CLOCK, DATE, date_inputs
+from headrace.chat.templates.dates import CLOCK, DATE, DATETIME, date_inputs
 from headrace.chat.templates.filters import BUDGET
 from headrace.chat.templates.message_forms import CallForm, Render, as_parts, call_form, needs_parts
 from headrace.chat.templates.render_budget import Budget
@@ -38,6 +38,9 @@ _RESERVED_NAMES = """
     true false none True False None
     """
 RESERVED = frozenset(_RESERVED_NAMES.split())
+FUNCTIONS = "functions"
+FIREFUNCTION = frozenset({FUNCTIONS, DATETIME})
+"""What the templates of that model read in the place of `tools`."""
 _CONTINUE_MARK = "\ue000continue-here\ue001"
 
 
@@ -67,6 +70,8 @@ class ChatTemplate:
         self._with_tools = self._plain if tool_source is None else _Compiled(tool_source)
         self._now = now
         self.reads = self._plain.reads | self._with_tools.reads
+        if self.reads >= FIREFUNCTION:
+            self.reads |= {"tools"}
         if CLOCK in self.reads:
             self.reads |= {DATE}
 
@@ -118,6 +123,7 @@ class ChatTemplate:
         variables: Mapping[str, Any],
     ) -> dict[str, Any]:
         return {
+            **_functions(tools, compiled.reads),
             **variables,
             **date_inputs(variables, compiled.reads, self._now()),
             **self._tokens,
@@ -153,6 +159,13 @@ def load_template(folder: Path) -> ChatTemplate | None:
         special_tokens=tokens,
         tool_source=sources.get("tool_use"),
     )
+
+
+def _functions(tools: Sequence[Any] | None, reads: frozenset[str]) -> dict[str, str]:
+    """The tools as the templates of Firefunction read them: JSON as text, and no text without any."""
+    if not reads >= FIREFUNCTION:
+        return {}
+    return {FUNCTIONS: json.dumps(tools, indent=4, ensure_ascii=False) if tools else ""}
 
 
 def missing_template(model: str) -> TemplateMissing:

@@ -104,7 +104,7 @@ class ResponseBody(GenerationBody, kw_only=True):
     }
     elsewhere: ClassVar[Mapping[str, str]] = ELSEWHERE
 
-    input: Annotated[Any, Meta(extra_json_schema=_INPUT)]
+    input: Annotated[Any, loose(_INPUT)] = None
     instructions: str | None = None
     previous_response_id: Annotated[str, Meta(max_length=256)] | None = None
     tools: Annotated[Any, loose(_TOOLS)] = None

@@ -14,51 +14,49 @@ from headrace.api.http.generation import unless_gone
 from headrace.api.openai.generation_body import granted_tier
 from headrace.api.openai.responses.body import CountBody, ResponseBody
 from headrace.api.openai.responses.generate import in_background, made, streamed, whole
-from headrace.api.openai.responses.items import Item, read_input
-from headrace.api.openai.responses.response_manager import (
-    InProgressResponse,
-    ResponseManager,
-    get_response_manager,
-)
+from headrace.api.openai.responses.items import Item, read_input, stored_item
 from headrace.api.openai.responses.schema import ResponseEvent, ResponseInputTokens, ResponseObject
 from headrace.api.service import Service, get_service, new_id
+from headrace.errors import InvalidRequest
 from headrace.inference.handler import OpenStream
 from headrace.inference.preparation import chat_prompt, chat_tokens
 from headrace.inference.requests import ChatRequest
+from headrace.inference.response_store import InProgressResponse, ResponseStore
 
 
 @Endpoint("POST", "/v1/responses", body=ResponseBody, reply=ResponseObject, content=chunks(ResponseEvent))
 async def create_response(http: HttpRequest) -> Response:
     """Answer a conversation with items: text, reasoning, calls. Kept for 30 days unless `store` is false."""
-    manager, call = get_response_manager(http), call_of(http)
+    service, call = get_service(http), call_of(http)
+    store = service.responses
     body = await read_checked(ResponseBody, http)
     logprobs, is_streamed = body.wants_logprobs, bool(body.stream)
-    opening = _opened(body, manager, call, get_service(http))
+    opening = _opened(body, call, service)
     opened = await (opening if body.background else unless_gone(http, opening))
     if opened is None:
         raise ClientGone("the client left before anything was computed")
     stream, making = opened
     if body.background:
-        return await in_background(stream, manager, making, logprobs=logprobs, follow=is_streamed)
+        return await in_background(stream, store, making, logprobs=logprobs, follow=is_streamed)
     if is_streamed:
-        return await streamed(stream, manager, making, logprobs=logprobs)
-    return await whole(http, stream, manager, making, logprobs=logprobs)
+        return await streamed(stream, store, making, logprobs=logprobs)
+    return await whole(http, stream, store, making, logprobs=logprobs)
 
 
 async def _opened(
-    body: ResponseBody, manager: ResponseManager, call: HttpCall, service: Service
-) -> tuple[OpenStream, InProgressResponse]:
+    body: ResponseBody, call: HttpCall, service: Service
+) -> tuple[OpenStream, InProgressResponse[ResponseObject]]:
     """The stream of the body's request, and the response that is made of it."""
     response_id = new_id("resp").replace("-", "_")
 
     def prepared() -> tuple[str, list[Item], ChatRequest]:
         owner = call.account.owner()
-        inputs, items = _items(manager, body, owner)
+        inputs, items = _items(service.responses, body, owner)
         return owner, inputs, body.request(response_id, items)
 
     owner, inputs, request = await service.run_in_thread(prepared)
     if body.background:
-        manager.check_background(owner, call.account)
+        service.responses.check_background(owner, call.account)
     stream = await service.open(request, call)
     response = body.response(response_id, stream.prepared, granted_tier(body.urgency, call.account))
     if call.warnings:
@@ -69,35 +67,47 @@ async def _opened(
 @Endpoint("POST", "/v1/responses/input_tokens", body=CountBody, reply=ResponseInputTokens)
 async def count_input_tokens(http: HttpRequest) -> Response:
     """How many tokens a response's input would be."""
-    service, manager, call = get_service(http), get_response_manager(http), call_of(http)
+    service, call = get_service(http), call_of(http)
     body = await read_checked(CountBody, http)
     model = await service.use(call, body.model)
 
     def counted() -> int:
-        _, items = _items(manager, body, call.account.owner())
+        _, items = _items(service.responses, body, call.account.owner())
         prompt = chat_prompt(body.chat("", items), model, call, service.settings.tool_format)
         return len(chat_tokens(prompt, model))
 
     return json_response(ResponseInputTokens(await service.prepare_in_thread(model, counted)))
 
 
-async def make_response(
-    data: bytes, call: HttpCall, service: Service, manager: ResponseManager
-) -> ResponseObject:
+async def make_response(data: bytes, call: HttpCall, service: Service) -> ResponseObject:
     """The endpoint without HTTP and streams, for batches."""
     body = checked_body(ResponseBody, data, call)
-    stream, making = await _opened(body, manager, call, service)
+    stream, making = await _opened(body, call, service)
     try:
-        await manager.begin(making)
+        await service.responses.begin(making)
     except BaseException:
         await stream.aclose()
         raise
-    return await made(stream, manager, making, logprobs=body.wants_logprobs)
+    return await made(stream, service.responses, making, logprobs=body.wants_logprobs)
 
 
-def _items(manager: ResponseManager, body: ResponseBody, owner: str) -> tuple[list[Item], list[Item]]:
+def _items(store: ResponseStore, body: ResponseBody, owner: str) -> tuple[list[Item], list[Item]]:
     """The request's own items, and those of the whole conversation. Not for the event loop."""
-    inputs = read_input(body.input, lambda item_id: manager.item(owner, item_id))
     previous = body.previous_response_id
-    before = [] if previous is None else manager.context(owner, previous)
-    return inputs, [*before, *inputs]
+    if body.input is None:
+        if previous is None and body.instructions is None:
+            raise InvalidRequest(
+                "there is nothing to answer: send input, previous_response_id or instructions",
+                param="input",
+                code="missing_required_parameter",
+            )
+        inputs: list[Item] = []
+    else:
+        inputs = read_input(body.input, lambda item_id: _kept_item(store, owner, item_id))
+    before = [] if previous is None else store.context(owner, previous)
+    return inputs, [*(stored_item(item.body) for item in before), *inputs]
+
+
+def _kept_item(store: ResponseStore, owner: str, item_id: str) -> Item | None:
+    found = store.item(owner, item_id)
+    return None if found is None else stored_item(found.body)

@@ -14,12 +14,12 @@ from headrace.api.http.event_stream import MEDIA_TYPE, StreamedReply, sse_event
 from headrace.api.http.generation import unless_gone
 from headrace.api.openai.responses.output import ResponseAnswer
 from headrace.api.openai.responses.replay_stream import ReplayStream
-from headrace.api.openai.responses.response_manager import InProgressResponse, ResponseManager
 from headrace.api.openai.responses.schema import ResponseEvent, ResponseObject
 from headrace.api.service import CLIENT_GONE
 from headrace.errors import HeadraceError
 from headrace.inference.events import InferenceEvent
 from headrace.inference.handler import OpenStream
+from headrace.inference.response_store import InProgressResponse, ResponseStore
 
 LOG = logging.getLogger("headrace.api")
 
@@ -29,8 +29,10 @@ class EventWriter:
 
     media_type = MEDIA_TYPE
 
-    def __init__(self, manager: ResponseManager, making: InProgressResponse, *, logprobs: bool) -> None:
-        self._manager = manager
+    def __init__(
+        self, store: ResponseStore, making: InProgressResponse[ResponseObject], *, logprobs: bool
+    ) -> None:
+        self._store = store
         self._making = making
         self._written = bytearray()
         self._answer = ResponseAnswer(making.response, self._emit, logprobs=logprobs)
@@ -58,7 +60,7 @@ class EventWriter:
     def close(self) -> None:
         """The stream is over: store what has become of the response, cancelled where nothing ended it."""
         self._answer.end(None)
-        self._manager.ended(self._making)
+        self._store.ended(self._making)
 
     def _emit(self, event: ResponseEvent) -> None:
         self._written += sse_event(event, event.type)
@@ -71,24 +73,24 @@ class EventWriter:
 
 
 async def streamed(
-    stream: OpenStream, manager: ResponseManager, making: InProgressResponse, *, logprobs: bool
+    stream: OpenStream, store: ResponseStore, making: InProgressResponse[ResponseObject], *, logprobs: bool
 ) -> Response:
     """The response's events as they come; a client that leaves stops it."""
-    await _begin(stream, manager, making)
-    return StreamedReply(EventWriter(manager, making, logprobs=logprobs), stream)
+    await _begin(stream, store, making)
+    return StreamedReply(EventWriter(store, making, logprobs=logprobs), stream)
 
 
 async def whole(
     http: HttpRequest,
     stream: OpenStream,
-    manager: ResponseManager,
-    making: InProgressResponse,
+    store: ResponseStore,
+    making: InProgressResponse[ResponseObject],
     *,
     logprobs: bool,
 ) -> Response:
     """The response once it has ended; raises what ended it early."""
-    await _begin(stream, manager, making)
-    response = await unless_gone(http, made(stream, manager, making, logprobs=logprobs))
+    await _begin(stream, store, making)
+    response = await unless_gone(http, made(stream, store, making, logprobs=logprobs))
     if response is None:
         LOG.info("%s: the client left before the reply", making.response.id)
         return Response(status_code=CLIENT_GONE)
@@ -96,25 +98,34 @@ async def whole(
 
 
 async def made(
-    stream: OpenStream, manager: ResponseManager, making: InProgressResponse, *, logprobs: bool
+    stream: OpenStream, store: ResponseStore, making: InProgressResponse[ResponseObject], *, logprobs: bool
 ) -> ResponseObject:
     """Read the stream to its end, and store the response; raises what ended it early."""
     answer = ResponseAnswer(making.response, lambda event: None, logprobs=logprobs)
-    await _read(stream, answer, manager, making)
+    await _read(stream, answer, store, making)
     return making.response
 
 
 async def in_background(
-    stream: OpenStream, manager: ResponseManager, making: InProgressResponse, *, logprobs: bool, follow: bool
+    stream: OpenStream,
+    store: ResponseStore,
+    making: InProgressResponse[ResponseObject],
+    *,
+    logprobs: bool,
+    follow: bool,
 ) -> Response:
     """The response as it begins, or with `follow` its events; it continues when the client leaves."""
-    await _begin(stream, manager, making)
-    answer = ResponseAnswer(making.response, making.emit, logprobs=logprobs)
+    await _begin(stream, store, making)
+
+    def emit(event: ResponseEvent) -> None:
+        making.emit(sse_event(event, event.type))
+
+    answer = ResponseAnswer(making.response, emit, logprobs=logprobs)
     answer.announce()
 
     async def run() -> None:
         try:
-            await _read(stream, answer, manager, making)
+            await _read(stream, answer, store, making)
         except HeadraceError as error:
             LOG.info("%s failed: %s", making.response.id, error.message)
 
@@ -122,16 +133,21 @@ async def in_background(
     return ReplayStream(making, 0) if follow else json_response(making.response)
 
 
-async def _begin(stream: OpenStream, manager: ResponseManager, making: InProgressResponse) -> None:
+async def _begin(
+    stream: OpenStream, store: ResponseStore, making: InProgressResponse[ResponseObject]
+) -> None:
     try:
-        await manager.begin(making)
+        await store.begin(making)
     except BaseException:
         await stream.aclose()
         raise
 
 
 async def _read(
-    stream: OpenStream, answer: ResponseAnswer, manager: ResponseManager, making: InProgressResponse
+    stream: OpenStream,
+    answer: ResponseAnswer,
+    store: ResponseStore,
+    making: InProgressResponse[ResponseObject],
 ) -> None:
     failure: HeadraceError | None = None
     try:
@@ -143,4 +159,4 @@ async def _read(
     finally:
         await stream.aclose()
         answer.end(failure)
-        await asyncio.shield(manager.ended(making))
+        await asyncio.shield(store.ended(making))

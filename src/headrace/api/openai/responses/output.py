@@ -18,7 +18,6 @@ from headrace.api.openai.responses.items import (
     item_id,
 )
 from headrace.api.openai.responses.schema import (
-    UNFINISHED,
     IncompleteDetails,
     ResponseEvent,
     ResponseFailure,
@@ -41,6 +40,7 @@ from headrace.chat.tool_formats.events import (
 )
 from headrace.errors import HeadraceError
 from headrace.inference.events import InferenceEvent, OutputDelta, OutputFinished, PromptFinished, TokenText
+from headrace.inference.response_store import UNFINISHED
 
 
 class OpenItem(Struct):

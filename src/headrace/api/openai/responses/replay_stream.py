@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from headrace.api.http.event_stream import MEDIA_TYPE, SLICE_BYTES, wait_for_disconnect
-from headrace.api.openai.responses.response_manager import InProgressResponse
+from headrace.inference.response_store import InProgressResponse
 
 
 class ReplayStream(Response):
     """The events from the number `first` on, as they come. A client that leaves stops nothing."""
 
-    def __init__(self, making: InProgressResponse, first: int) -> None:
+    def __init__(self, making: InProgressResponse[Any], first: int) -> None:
         super().__init__(
             media_type=MEDIA_TYPE, headers={"cache-control": "no-cache", "x-accel-buffering": "no"}
         )

@@ -16,7 +16,6 @@ from headrace.api.http.event_stream import MEDIA_TYPE, chunks
 from headrace.api.http.query import Query, page_size, read_query
 from headrace.api.openai.responses.body import Includable
 from headrace.api.openai.responses.replay_stream import ReplayStream
-from headrace.api.openai.responses.response_manager import InProgressResponse, get_response_manager
 from headrace.api.openai.responses.schema import (
     DeletedResponse,
     ResponseEvent,
@@ -25,6 +24,7 @@ from headrace.api.openai.responses.schema import (
 )
 from headrace.api.service import get_service
 from headrace.errors import InvalidRequest
+from headrace.inference.response_store import InProgressResponse
 
 MAX_PAGE = 100
 _IDLE = "Known to clients, without effect."
@@ -73,16 +73,16 @@ async def get_response(http: HttpRequest, response_id: str) -> Response:
     stream, after = query.stream, query.starting_after
     if after is not None and not stream:
         raise InvalidRequest("starting_after needs stream=true", param="starting_after")
-    manager = get_response_manager(http)
-    found = await manager.find(await _owner(http), response_id)
+    store = get_service(http).responses
+    found = await store.find(await _owner(http), response_id)
     if not stream:
-        return json_response(await manager.shown(found))
+        return json_response(await store.shown(found))
     first = 0 if after is None else after + 1
     if isinstance(found, InProgressResponse):
         if not found.response.background:
             raise _no_stream(response_id)
         return ReplayStream(found, first)
-    events = await get_service(http).run_in_thread(lambda: manager.events(found, first))
+    events = await get_service(http).run_in_thread(lambda: store.events(found, first))
     if events is None:
         raise _no_stream(response_id)
     return Response(b"".join(events), media_type=MEDIA_TYPE)
@@ -91,15 +91,15 @@ async def get_response(http: HttpRequest, response_id: str) -> Response:
 @Endpoint("DELETE", "/v1/responses/{response_id}", reply=DeletedResponse, errors=_NO_SUCH)
 async def delete_response(http: HttpRequest, response_id: str) -> Response:
     """Forget a response. What continues it cannot be continued any more."""
-    await get_response_manager(http).delete(await _owner(http), response_id)
+    await get_service(http).responses.delete(await _owner(http), response_id)
     return json_response(DeletedResponse(response_id))
 
 
 @Endpoint("POST", "/v1/responses/{response_id}/cancel", reply=ResponseObject, errors=_NO_SUCH)
 async def cancel_response(http: HttpRequest, response_id: str) -> Response:
     """Stop a response that is made in the background; one that has ended stays as it is."""
-    manager = get_response_manager(http)
-    return json_response(await manager.shown(await manager.cancel(await _owner(http), response_id)))
+    store = get_service(http).responses
+    return json_response(await store.shown(await store.cancel(await _owner(http), response_id)))
 
 
 @Endpoint(
@@ -112,8 +112,8 @@ async def cancel_response(http: HttpRequest, response_id: str) -> Response:
 async def list_input_items(http: HttpRequest, response_id: str) -> Response:
     """The items of the request that made a response, without those of responses that it continues."""
     query = read_query(ItemsQuery, http)
-    manager = get_response_manager(http)
-    items = await manager.inputs(await manager.find(await _owner(http), response_id))
+    store = get_service(http).responses
+    items = await store.inputs(await store.find(await _owner(http), response_id))
     if query.order == "desc":
         items = items[::-1]
     after, limit = query.after, query.limit

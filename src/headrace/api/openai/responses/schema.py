@@ -15,7 +15,6 @@ from headrace.api.openai.responses.items import (
 from headrace.api.openai.schema import ContentLogprob, ParameterWarning
 
 Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
-UNFINISHED: tuple[Status, ...] = ("queued", "in_progress")
 
 
 class ResponseFailure(msgspec.Struct, frozen=True):

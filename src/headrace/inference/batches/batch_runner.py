@@ -1,4 +1,4 @@
-"""Runs the lines of batches: through the app's own endpoints, where there is room, until all are done."""
+"""Runs the lines of batches while there is room, until all are done."""
 
 from __future__ import annotations
 
@@ -6,27 +6,23 @@ import asyncio
 import fcntl
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import IO
 
-import msgspec
 from msgspec import Raw, Struct
-from starlette.requests import Request as HttpRequest
 
-from headrace.api.http.call_context import HttpCall
-from headrace.api.http.errors import error_response
-from headrace.api.http.middleware import new_request_id
-from headrace.api.openai.batch_files import publish
-from headrace.api.openai.batch_lines import LineResponse, reply_line
-from headrace.api.service import Service
-from headrace.errors import HeadraceError
 from headrace.inference.accounts import Account
+from headrace.inference.admission import AdmissionGate
+from headrace.inference.batches.batch_files import publish
+from headrace.inference.batches.batch_lines import LineResponse, reply_line
+from headrace.inference.call_context import new_request_id
+from headrace.inference.store_threads import StoreThreads
 from headrace.storage.batches import Batches, Line, LineState, StoredBatch
-from headrace.storage.database import open_private
+from headrace.storage.database import Database, open_private
 
-LOG = logging.getLogger("headrace.api")
+LOG = logging.getLogger("headrace.batches")
 
 LOOK_IDLE_S, LOOK_BUSY_S = 5.0, 0.25  # how often the store is looked at for what other programs wrote
 RETRIED = (429, 503, 529)
@@ -35,16 +31,26 @@ PAUSE_AFTER_FAILURE_S = 10.0
 LINES_AT_A_TIME = 64
 
 
-Operation = Callable[[bytes, HttpCall, Service], Awaitable[Struct | Raw]]
-"""What an endpoint does with a body, without HTTP: the reply, or a HeadraceError."""
+class LineRequest(Struct, frozen=True):
+    """A line as it is asked of a handler: `body` is JSON in the words of `endpoint`, `account` of whose key
+    the batch is; the key was checked when the batch was made."""
+
+    request_id: str
+    endpoint: str
+    account: Account
+    body: bytes
 
 
-class _LineReply(Struct):
-    """What a line brought. A refusal that asks to wait says how long."""
+class LineAnswer(Struct, frozen=True):
+    """What a line brought, in the words of its endpoint. A refusal that asks to wait says how long."""
 
     status: int
     body: bytes
     pause_s: float = 1.0
+
+
+AnswerLine = Callable[[LineRequest], Awaitable[LineAnswer]]
+"""Answers a line at the lowest priority. Failures are answers, too: it raises nothing."""
 
 
 class BatchRunner:
@@ -54,14 +60,25 @@ class BatchRunner:
     sequences that the engine computes at a time are taken, by requests and lines together.
     """
 
-    def __init__(self, operations: Mapping[str, Operation], service: Service) -> None:
-        """`operations` by the path of their endpoint."""
-        self._operations, self._service = operations, service
-        self._batches = Batches(service.database)
+    def __init__(
+        self,
+        answer: AnswerLine,
+        account_of: Callable[[str], Account | None],
+        *,
+        database: Database,
+        threads: StoreThreads,
+        gate: AdmissionGate,
+        max_num_seqs: int,
+    ) -> None:
+        """`account_of` is the account of an owner in the store; None where its key is gone. It reads the
+        store."""
+        self._answer, self._account_of = answer, account_of
+        self._database, self._threads, self._gate = database, threads, gate
+        self._batches = Batches(database)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._cancelled: set[str] = set()  # by their owners
         self._closing: set[str] = set()  # what is left to do is not interrupted
-        self._most = max(1, service.settings.max_num_seqs // 2)
+        self._most = max(1, max_num_seqs // 2)
         self._running = 0
         self._news = asyncio.Event()
         self._turn, self._freed = asyncio.Lock(), asyncio.Event()
@@ -96,11 +113,11 @@ class BatchRunner:
                     await self._news.wait()
 
     async def _look(self) -> None:
-        if self._service.gate.draining:
+        if self._gate.draining:
             self._interrupt()
-        if self._service.gate.draining or not self._service.database.exists or not self._claimed():
+        if self._gate.draining or not self._database.exists or not self._claimed():
             return
-        for batch, account in await self._service.run_in_thread(self._open):
+        for batch, account in await self._threads.run(self._open):
             task = self._tasks.get(batch.id)
             if task is None and account is not None:
                 self._tasks[batch.id] = asyncio.create_task(self._run(batch, account.for_background()))
@@ -111,11 +128,11 @@ class BatchRunner:
 
     def _open(self) -> list[tuple[StoredBatch, Account | None]]:
         """The batches that have not ended, each with the account whose key made it."""
-        return [(batch, self._service.keys.account_of(batch.owner)) for batch in self._batches.open()]
+        return [(batch, self._account_of(batch.owner)) for batch in self._batches.open()]
 
     def _claimed(self) -> bool:
         """Whether the batches of this store are this server's to run."""
-        path = self._service.database.path
+        path = self._database.path
         if self._claim is not None or path is None:
             return True
         try:
@@ -145,8 +162,8 @@ class BatchRunner:
             outcome = batch.outcome or await self._outcome(batch, account)
             self._closing.add(batch.id)
             if batch.outcome is None:
-                await self._service.run_in_thread(lambda: self._batches.close(batch.id, outcome))
-            await asyncio.to_thread(publish, self._service.database, batch, outcome)
+                await self._threads.run(lambda: self._batches.close(batch.id, outcome))
+            await asyncio.to_thread(publish, self._database, batch, outcome)
         except Exception:
             LOG.exception("the batch %s stands still; it goes on in a while", batch.id)
             await asyncio.sleep(PAUSE_AFTER_FAILURE_S)
@@ -175,7 +192,7 @@ class BatchRunner:
     async def _run_lines(self, batch: StoredBatch, account: Account) -> None:
         places, after = asyncio.Semaphore(self._most), 0
         async with asyncio.TaskGroup() as group:
-            while lines := await self._service.run_in_thread(
+            while lines := await self._threads.run(
                 partial(self._batches.pending, batch.id, after=after, limit=LINES_AT_A_TIME)
             ):
                 for line in lines:
@@ -189,14 +206,16 @@ class BatchRunner:
         while True:
             request_id = new_request_id()
             async with self._room():
-                answer = await self._ask(request_id, batch.endpoint, account, line.body or b"")
+                answer = await self._answer(
+                    LineRequest(request_id, batch.endpoint, account, line.body or b"")
+                )
             if answer.status not in RETRIED:
                 break
             await asyncio.sleep(min(answer.pause_s, LONGEST_PAUSE_S))
         state = LineState.COMPLETED if answer.status == 200 else LineState.FAILED
-        response = LineResponse(answer.status, request_id, msgspec.Raw(answer.body))
+        response = LineResponse(answer.status, request_id, Raw(answer.body))
         reply = reply_line(line.custom_id, response)
-        await self._service.run_in_thread(lambda: self._batches.record(batch.id, line.place, state, reply))
+        await self._threads.run(lambda: self._batches.record(batch.id, line.place, state, reply))
 
     @asynccontextmanager
     async def _room(self) -> AsyncGenerator[None]:
@@ -215,36 +234,5 @@ class BatchRunner:
             self._freed.set()
 
     def _allowed(self) -> int:
-        gate = self._service.gate
-        return 0 if gate.starting or gate.draining else self._most - gate.open_calls
-
-    async def _ask(self, request_id: str, path: str, account: Account, body: bytes) -> _LineReply:
-        """Run a line as a request of `account`, whose key was checked when the batch was made."""
-        service = self._service
-        call = HttpCall(request_id=request_id, account=account, background=True, method="POST", path=path)
-        try:
-            operation = self._operations[path]
-            reply = await operation(body, call, service)
-            found = _LineReply(200, msgspec.json.encode(reply))
-        except HeadraceError as error:
-            found = _failed(error, call)
-        except Exception:  # the reply says that there was one, and this what it was
-            LOG.exception("a line of a batch failed")
-            found = _failed(HeadraceError("the server failed; its log has the details"), call)
-        call.status = found.status
-        service.ended(call)
-        return found
-
-
-def _failed(error: HeadraceError, call: HttpCall) -> _LineReply:
-    call.fail(error)
-    response = error_response(error, call)
-    pause_s = float(response.headers.get("retry-after", 1))
-    return _LineReply(response.status_code, bytes(response.body), pause_s)
-
-
-def runner_of(http: HttpRequest) -> BatchRunner:
-    """The runner of the app that `http` came to."""
-    runner = http.app.state.batches
-    assert isinstance(runner, BatchRunner)
-    return runner
+        closed = self._gate.starting or self._gate.draining
+        return 0 if closed else self._most - self._gate.open_calls

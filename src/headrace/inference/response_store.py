@@ -1,26 +1,27 @@
-"""The responses of a server: those that are being made, and those that are kept, as one."""
+"""The responses of a server: those that are being made, and those that are kept, as one.
+
+What a response and its items look like is their surface's matter: here they are structs, or their JSON.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import msgspec
-from msgspec import Struct, field
-from starlette.requests import Request as HttpRequest
+from msgspec import Struct, UnsetType, field
 
-from headrace.api.http.event_stream import sse_event
-from headrace.api.openai.responses.items import Item, OutputItem, stored_item
-from headrace.api.openai.responses.schema import UNFINISHED, ResponseEvent, ResponseObject
-from headrace.api.service import Service
 from headrace.errors import InvalidRequest, Overloaded, StoreError
 from headrace.inference.accounts import Account, RateLimited
 from headrace.inference.events import ParameterWarning
+from headrace.inference.store_threads import StoreThreads
+from headrace.storage.database import Database
 from headrace.storage.responses import STALE_S, Responses, StoredItem, StoredResponse
 
-LOG = logging.getLogger("headrace.api")
+LOG = logging.getLogger("headrace.responses")
+UNFINISHED = ("queued", "in_progress")
 MAX_BACKGROUND_RESPONSES = 256  # at a time: each holds its events in memory until it has ended
 INTERRUPTED = "the server stopped before this response had ended: make it again"
 
@@ -32,21 +33,70 @@ class NoSuchResponse(InvalidRequest):
     code = "response_not_found"
 
 
-class InProgressResponse(Struct, eq=False):
+class ResponseItem(Protocol):
+    """A struct: a message, a call, its output, or reasoning."""
+
+    @property
+    def id(self) -> str:
+        """Unique among the items of its key."""
+        ...
+
+    @property
+    def status(self) -> str:
+        """in_progress, completed or incomplete."""
+        ...
+
+
+class ResponseInMaking(Protocol):
+    """A struct whose fields change while it is made, and are encoded as they are."""
+
+    store: bool
+    warnings: list[ParameterWarning] | UnsetType
+
+    @property
+    def id(self) -> str:
+        """The response's id."""
+        ...
+
+    @property
+    def status(self) -> str:
+        """One of UNFINISHED, or how it has ended."""
+        ...
+
+    @property
+    def background(self) -> bool:
+        """Whether it is made though no client waits for it."""
+        ...
+
+    @property
+    def previous_response_id(self) -> str | None:
+        """The response that it continues."""
+        ...
+
+    @property
+    def output(self) -> Sequence[ResponseItem]:
+        """Its items so far."""
+        ...
+
+
+R = TypeVar("R", bound=ResponseInMaking)
+
+
+class InProgressResponse(Struct, Generic[R], eq=False):
     """A response that is being made, or is on its way into the store."""
 
-    response: ResponseObject
+    response: R
     account: Account
     owner: str
-    inputs: Sequence[Item]
+    inputs: Sequence[ResponseItem]
     events: list[bytes] = field(default_factory=list[bytes])  # of one in the background
     task: asyncio.Task[None] | None = None  # that makes it in the background
     more: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when there are new events; then another takes its place."""
 
-    def emit(self, event: ResponseEvent) -> None:
-        """Hold an event for those who read the stream."""
-        self.events.append(sse_event(event, event.type))
+    def emit(self, event: bytes) -> None:
+        """Hold an event, as the stream has it, for those who read the stream."""
+        self.events.append(event)
         self.more.set()
         self.more = asyncio.Event()
 
@@ -56,17 +106,17 @@ class InProgressResponse(Struct, eq=False):
         return self.response.status not in UNFINISHED
 
 
-class ResponseManager:
+class ResponseStore:
     """Where responses are found. Lives on the event loop; what looks into the store is off it."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
-        self.store = Responses(service.database)
-        self.making: dict[str, InProgressResponse] = {}
+    def __init__(self, database: Database, threads: StoreThreads) -> None:
+        self._threads = threads
+        self.store = Responses(database)
+        self.making: dict[str, InProgressResponse[Any]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._beat: asyncio.Task[None] | None = None
 
-    async def begin(self, making: InProgressResponse) -> None:
+    async def begin(self, making: InProgressResponse[Any]) -> None:
         """Keep a response that is to be kept from now on.
 
         Where the store fails the response says that it is not kept; in the background it is StoreError.
@@ -82,20 +132,20 @@ class ResponseManager:
 
         self.making[response.id] = making
         try:
-            await self._service.run_in_thread(add)
+            await self._threads.run(add)
         except StoreError as error:
             self.making.pop(response.id)
             if response.background:
                 raise
             LOG.error("%s; response %s is not kept", error.message, response.id)
             response.store = False
-            warnings = response.warnings or []
+            warnings: list[ParameterWarning] = response.warnings or []
             response.warnings = [*warnings, ParameterWarning("store", f"not kept: {error.message}")]
             return
         if self._beat is None or self._beat.done():
             self._beat = asyncio.create_task(self._keep_alive())
 
-    def ended(self, making: InProgressResponse) -> asyncio.Task[None]:
+    def ended(self, making: InProgressResponse[Any]) -> asyncio.Task[None]:
         """The response has ended: keep what has become of it, where it is to be kept."""
         task = asyncio.create_task(self._finish(making))
         self._tasks.add(task)
@@ -109,27 +159,27 @@ class ResponseManager:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def find(self, owner: str, response_id: str) -> InProgressResponse | StoredResponse:
+    async def find(self, owner: str, response_id: str) -> InProgressResponse[Any] | StoredResponse:
         """A response by its id, as it is now; raises NoSuchResponse."""
         making = self.making.get(response_id)
         if making is not None and making.owner == owner:
             return making
-        found = await self._service.run_in_thread(lambda: self._current(owner, response_id))
+        found = await self._threads.run(lambda: self._current(owner, response_id))
         if found is None:
             raise response_not_found(response_id)
         return found
 
-    async def shown(self, found: InProgressResponse | StoredResponse) -> msgspec.Struct | msgspec.Raw:
+    async def shown(self, found: InProgressResponse[Any] | StoredResponse) -> msgspec.Struct | msgspec.Raw:
         """The response's JSON."""
         if isinstance(found, InProgressResponse):
             return found.response
-        return await self._service.run_in_thread(lambda: self._whole(found))
+        return await self._threads.run(lambda: self._whole(found))
 
-    async def inputs(self, found: InProgressResponse | StoredResponse) -> list[StoredItem]:
+    async def inputs(self, found: InProgressResponse[Any] | StoredResponse) -> list[StoredItem]:
         """The items of the request that made the response."""
         if isinstance(found, InProgressResponse):
             return [_kept(item) for item in found.inputs]
-        return await self._service.run_in_thread(lambda: self.store.items(found.id, output=False))
+        return await self._threads.run(lambda: self.store.items(found.id, output=False))
 
     def events(self, found: StoredResponse, first: int) -> list[bytes] | None:
         """The events from number `first` on of one that was made in the background; None where it was not.
@@ -139,7 +189,7 @@ class ResponseManager:
         kept = self.store.events(found.id, -1)
         return kept[first:] if kept else None
 
-    async def cancel(self, owner: str, response_id: str) -> InProgressResponse | StoredResponse:
+    async def cancel(self, owner: str, response_id: str) -> InProgressResponse[Any] | StoredResponse:
         """Stop a response that is made in the background, and wait until it has ended."""
         found = await self.find(owner, response_id)
         stored = isinstance(found, StoredResponse)
@@ -164,10 +214,10 @@ class ResponseManager:
             del self.making[response_id]
             if making.task is not None:
                 making.task.cancel()
-        if not await self._service.run_in_thread(lambda: self.store.delete(owner, response_id)):
+        if not await self._threads.run(lambda: self.store.delete(owner, response_id)):
             raise response_not_found(response_id)
 
-    def context(self, owner: str, response_id: str) -> list[Item]:
+    def context(self, owner: str, response_id: str) -> list[StoredItem]:
         """All items of the conversation up to a response. Looks into the store: not for the event loop."""
         making = self.making.get(response_id)
         if making is not None and making.owner == owner:
@@ -175,7 +225,7 @@ class ResponseManager:
                 raise _unfinished(response_id)
             first = making.response.previous_response_id
             before = [] if first is None else self.context(owner, first)
-            return [*before, *making.inputs, *cast("list[Item]", making.response.output)]
+            return [*before, *map(_kept, (*making.inputs, *making.response.output))]
         chain = self.store.chain(owner, response_id)
         if not chain:
             raise response_not_found(response_id, "previous_response_id")
@@ -189,21 +239,20 @@ class ResponseManager:
                 param="previous_response_id",
             )
         return [
-            stored_item(item.body)
+            item
             for response in chain
             for output in (False, True)
             for item in self.store.items(response.id, output=output)
         ]
 
-    def item(self, owner: str, item_id: str) -> Item | None:
+    def item(self, owner: str, item_id: str) -> StoredItem | None:
         """A kept item by its id. Looks into the store: not for the event loop."""
         for making in list(self.making.values()):
             if making.owner == owner:
                 for item in (*making.inputs, *making.response.output):
                     if item.id == item_id and item.status != "in_progress":
-                        return item
-        found = self.store.item(owner, item_id)
-        return None if found is None else stored_item(found.body)
+                        return _kept(item)
+        return self.store.item(owner, item_id)
 
     def check_background(self, owner: str, account: Account) -> None:
         """Refuse one more in the background: their HTTP requests have ended and count no longer. Raises
@@ -222,7 +271,7 @@ class ResponseManager:
                 reason="key_concurrency",
             )
 
-    async def _finish(self, making: InProgressResponse) -> None:
+    async def _finish(self, making: InProgressResponse[Any]) -> None:
         response = making.response
         if response.id not in self.making:
             return
@@ -233,7 +282,7 @@ class ResponseManager:
             self.store.finish(response.id, response.status, body, output, events)
 
         try:
-            await self._service.run_in_thread(finish)
+            await self._threads.run(finish)
         except StoreError as error:
             LOG.error("%s; response %s is not kept", error.message, response.id)
         finally:
@@ -244,7 +293,7 @@ class ResponseManager:
         while self.making:
             await asyncio.sleep(STALE_S / 5)
             try:
-                await self._service.run_in_thread(lambda: self.store.still_made(list(self.making)))
+                await self._threads.run(lambda: self.store.still_made(list(self.making)))
             except StoreError as error:
                 LOG.error("%s", error.message)
 
@@ -264,13 +313,6 @@ class ResponseManager:
         return msgspec.Raw(msgspec.json.encode(body))
 
 
-def get_response_manager(http: HttpRequest) -> ResponseManager:
-    """The response manager of the app that `http` came to."""
-    manager = http.app.state.responses
-    assert isinstance(manager, ResponseManager)
-    return manager
-
-
 def response_not_found(response_id: str, param: str | None = None) -> NoSuchResponse:
     """The refusal of an id that is not one of this key's."""
     return NoSuchResponse(
@@ -286,9 +328,9 @@ def _unfinished(response_id: str) -> InvalidRequest:
     )
 
 
-def _body(response: ResponseObject) -> bytes:
-    return msgspec.json.encode(msgspec.structs.replace(response, output=[]))
+def _body(response: ResponseInMaking) -> bytes:
+    return msgspec.json.encode(msgspec.structs.replace(cast("Struct", response), output=[]))
 
 
-def _kept(item: Item | OutputItem) -> StoredItem:
+def _kept(item: ResponseItem) -> StoredItem:
     return StoredItem(item.id, msgspec.json.encode(item))

@@ -8,13 +8,34 @@ from typing import Any
 
 import msgspec
 
-from headrace.api.openai.batch_lines import unfinished_line
-from headrace.api.openai.batch_schema import BatchUsage, InputDetails, OutputDetails
+from headrace.inference.batches.batch_lines import unfinished_line
 from headrace.storage.batches import Batches, LineState, StoredBatch
 from headrace.storage.database import Database
 from headrace.storage.files import PART_BYTES, Files
 
 LINES_AT_A_TIME = 256
+
+
+class InputDetails(msgspec.Struct, frozen=True):
+    """How much of the prompts came from the prefix cache."""
+
+    cached_tokens: int
+
+
+class OutputDetails(msgspec.Struct, frozen=True):
+    """How much of the answers was reasoning."""
+
+    reasoning_tokens: int
+
+
+class BatchUsage(msgspec.Struct, frozen=True):
+    """Token counts of a whole batch."""
+
+    input_tokens: int
+    input_tokens_details: InputDetails
+    output_tokens: int
+    output_tokens_details: OutputDetails
+    total_tokens: int
 
 
 def publish(database: Database, batch: StoredBatch, outcome: str) -> None:
