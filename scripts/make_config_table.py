@@ -31,7 +31,7 @@ IGNORED = re.compile(
     r"|mm_tokens_per_image|router_jitter_noise"
 )
 # Names of fields in configs of a model type that its class in `transformers` does not know.
-OTHER_NAMES: Mapping[str, Mapping[str, str]] = {
+OTHER_NAMES: Mapping[str, dict[str, str]] = {
     "nomic_bert": {
         "n_embd": "hidden_size",
         "n_layer": "num_hidden_layers",

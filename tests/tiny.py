@@ -14,9 +14,10 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
 from golden import FOLDER
-from headrace.engine.engine import Engine
+from headrace.engine.client import EngineClient
 from headrace.engine.request import (
     ChoiceFinished,
+    ContinuationsScored,
     Delta,
     EngineEvent,
     EngineRequest,
@@ -71,6 +72,7 @@ class Outcome:
     logprobs: dict[int, list[TokenLogprob]] = field(default_factory=dict[int, list[TokenLogprob]])
     ends: dict[int, ChoiceFinished] = field(default_factory=dict[int, ChoiceFinished])
     prompts: list[PromptLogprobs] = field(default_factory=list[PromptLogprobs])
+    continuations: tuple[float, ...] = ()
     verdicts: list[Selection] = field(default_factory=list[Selection])
     terminal: list[RequestFinished | RequestFailed] = field(
         default_factory=list[RequestFinished | RequestFailed]
@@ -82,6 +84,8 @@ class Outcome:
             case PromptLogprobs():
                 assert not self.tokens, "scores of the prompt after text"
                 self.prompts.append(event)
+            case ContinuationsScored():
+                self.continuations = event.logprobs
             case Delta(choice, text, tokens, logprobs):
                 assert choice not in self.ends, "text after the end of a choice"
                 self.tokens.setdefault(choice, []).extend(tokens)
@@ -110,7 +114,7 @@ class Outcome:
 class Running:
     """A submitted request whose events are collected on demand."""
 
-    def __init__(self, engine: Engine, request: EngineRequest) -> None:
+    def __init__(self, engine: EngineClient, request: EngineRequest) -> None:
         self.outcome = Outcome()
         self._events: queue.SimpleQueue[list[EngineEvent]] = queue.SimpleQueue()
         self.ticket: RequestHandle = engine.submit(request, self._events.put)

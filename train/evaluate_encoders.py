@@ -12,6 +12,7 @@ from pathlib import Path
 from baselines import most_frequent, regression_tagger, seen_before, tfidf_regression, tfidf_vectors
 from corpus import MissingData
 from data.entities import Entity, Tagged, read_tagged
+from data.intents import read_banking
 from evaluate import CARDS, PLACE, SEED
 from nearness import Encode, centroid_accuracy, nearest_share
 from pairs import read_pair_sources, sql_pair
@@ -39,7 +40,8 @@ def embed_rows(model: Path, data: Path) -> Rows:
                 f"{centroid_accuracy(encode_texts, learned, asked):.1%}",
                 f"most frequent {most_frequent(learned, asked):.1%}, TF-IDF with logistic regression "
                 f"{tfidf_regression(learned, asked):.1%}",
-            )
+            ),
+            *(few_shot_row(llm, data, examples) for examples in (5, 10)),
         ]
         for what, both in (
             (
@@ -55,6 +57,19 @@ def embed_rows(model: Path, data: Path) -> Rows:
             figure = nearest_share(encode_texts, *both)
             rows.append((f"{what} of {COUNT:,}", f"{figure:.1%}", f"TF-IDF {simple:.1%}"))
     return rows
+
+
+def few_shot_row(llm: LLM, data: Path, examples: int) -> tuple[str, str, str]:
+    """Intents of a domain that was never learned, by a classifier from a few examples of each."""
+    learned, asked = read_banking(data, examples)
+    head = llm.fit_classifier(learned)
+    found = head.classify([text for text, _ in asked])
+    right = sum(one.label == intent for one, (_, intent) in zip(found, asked, strict=True))
+    return (
+        f"intents of a domain never seen, Banking77, {examples} examples of each: right of {len(asked):,}",
+        f"{right / len(asked):.1%}",
+        f"TF-IDF with logistic regression {tfidf_regression(learned, asked):.1%}",
+    )
 
 
 def tagger_rows(model: Path, data: Path) -> Rows:

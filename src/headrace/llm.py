@@ -9,11 +9,13 @@ from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequenc
 from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack, cast
+
+from msgspec.structs import replace
 
 from headrace.config.settings import default_cache_dir
 from headrace.engine.client import LoadedModel
-from headrace.errors import EngineStopped
+from headrace.errors import EngineStopped, UsageError
 from headrace.inference.completion import ChunkReader, Completion, CompletionChunk, last_async, last_of
 from headrace.inference.handler import Handler, OpenStream, open_stream
 from headrace.inference.keyword_types import ChatKeywords, GenerateKeywords, ModelKeywords
@@ -24,30 +26,18 @@ from headrace.inference.keywords import (
     chat_request,
     check_known,
     completion_request,
-    embedding_request,
     new_call,
 )
 from headrace.inference.local_handler import LocalHandler
 from headrace.inference.loop_thread import BlockingStream, LoopThread
 from headrace.inference.model_runner import ModelRunner
 from headrace.inference.model_source import ModelThreads, OneModel
-from headrace.inference.requests import GenerationRequest, TextPair
+from headrace.inference.requests import GenerationRequest
 from headrace.loading.loader import Progress, load_model
 from headrace.loading.options import EngineOptions
-from headrace.ops.value import Array
-from headrace.tasks import late_interaction
-from headrace.tasks.classify import Classification, classify
-from headrace.tasks.embed import pooled
-from headrace.tasks.entities import Entity, extract_entities
-from headrace.tasks.entity_finders.search import EntityKeywords
 from headrace.tasks.guards.handler import GuardHandler
 from headrace.tasks.guards.settings import read_guards
-from headrace.tasks.late_interaction import Role
-from headrace.tasks.pii.keywords import RedactKeywords, redactor_of
-from headrace.tasks.pii.model_entities import redact_texts
-from headrace.tasks.pii.redaction import Redacted, restore
-from headrace.tasks.sparse import SparseVector, sparse
-from headrace.tasks.task_methods import AsyncTasks, BlockingTasks, told_call
+from headrace.tasks.task_methods import AsyncTasks, BlockingTasks
 
 T = TypeVar("T")
 
@@ -64,12 +54,17 @@ class _Model:
         **options: Unpack[ModelKeywords],
     ) -> None:
         name = None if model is None else str(model)
+        if options.get("slo_policy") == "degrade":
+            raise UsageError(
+                "slo_policy degrade needs a server, which has other models: refuse or serve",
+                param="slo_policy",
+            )
         loaded = load_model(name, _engine_options(type(self).__name__, options), progress=progress)
         self._source = OneModel(loaded)
         self._threads = ModelThreads(1)
         local = LocalHandler(self._source, self._threads)
         self.runner = ModelRunner(local, self._source, self._threads)
-        self.handler: Handler = GuardHandler(local, read_guards(guards), self.runner) if guards else local
+        self.handler: Handler = GuardHandler(local, read_guards(guards), self.runner)
         self._thread = LoopThread()
         # The engine's thread would keep the model alive: stop it with the last reference, or at exit.
         self._closer = weakref.finalize(self, _close, loaded, local, self._thread, self._threads)
@@ -83,68 +78,24 @@ class _Model:
     def model(self, model: LoadedModel) -> None:
         self._source.model = model
 
+    def _guarded(self, given: Mapping[str, Any]) -> tuple[Handler, Mapping[str, Any]]:
+        """The handler of a call with these keywords, and the keywords without tables of guards, which are
+        put around the model's own."""
+        tables = given.get("guard")
+        if not isinstance(tables, Mapping):
+            return self.handler, given
+        read = read_guards(cast("Mapping[str, object]", tables))
+        guards = {name: replace(one, always=True) for name, one in read.items()}
+        rest = {name: value for name, value in given.items() if name != "guard"}
+        return GuardHandler(self.handler, guards, self.runner), rest
+
     def close(self) -> None:
         """Stop the engine and free its memory."""
         self._closer()
 
-    async def _vectors(
-        self, texts: Sequence[PromptLike], dimensions: int | None, prompt_name: str | None = None
-    ) -> list[Array]:
-        self._check_open()
-        with told_call() as call:
-            return await self.runner.rows(embedding_request(texts, dimensions, prompt_name), call)
-
-    async def _classify(
-        self, texts: str | Sequence[str | TextPair], truncate: bool, raw: bool
-    ) -> list[Classification]:
-        self._check_open()
-        inputs = [texts] if isinstance(texts, str) else list(texts)
-        with told_call() as call:
-            return await classify(self.runner, None, inputs, call, truncate=truncate, raw=raw)
-
-    async def _sparse(self, texts: str | Sequence[str], truncate: bool) -> list[SparseVector]:
-        self._check_open()
-        inputs = [texts] if isinstance(texts, str) else list(texts)
-        with told_call() as call:
-            return await sparse(self.runner, None, inputs, call, truncate=truncate)
-
-    async def _token_vectors(self, texts: str | Sequence[str], role: Role, truncate: bool) -> list[Array]:
-        self._check_open()
-        inputs = [texts] if isinstance(texts, str) else list(texts)
-        with told_call() as call:
-            return await late_interaction.token_vectors(
-                self.runner, None, inputs, call, role=role, truncate=truncate
-            )
-
-    async def _redact(self, texts: str | Sequence[str], keywords: RedactKeywords) -> list[Redacted]:
-        """By patterns, and by the model where it finds entities."""
-        self._check_open()
-        redactor = redactor_of(keywords)
-        several = [texts] if isinstance(texts, str) else list(texts)
-        if not {"entities", "token_classify"} & set(self.model.tasks):
-            return [redactor.redact(text) for text in several]
-        wanted = keywords.get("entities")
-        with told_call() as call:
-            return await redact_texts(redactor, several, self.runner, None, call, wanted)
-
-    def restore(self, text: str, vault: Mapping[str, str]) -> str:
-        """The text with the placeholders of `redact` replaced by what they stand for."""
-        return restore(text, vault)
-
     def _check_open(self) -> None:
         if not self._closer.alive:
             raise EngineStopped("the model was closed: load it again")
-
-    def _size(self, dimensions: int | None) -> int:
-        return self.model.engine.limits.embedding_size if dimensions is None else dimensions
-
-    async def _entities(
-        self, texts: str | Sequence[str], labels: Sequence[str] | None, options: EntityKeywords
-    ) -> list[list[Entity]]:
-        self._check_open()
-        several = [texts] if isinstance(texts, str) else list(texts)
-        with told_call() as call:
-            return await extract_entities(self.runner, None, several, labels, call, **options)
 
 
 def _close(model: LoadedModel, handler: LocalHandler, thread: LoopThread, threads: ModelThreads) -> None:
@@ -168,7 +119,8 @@ class LLM(_Model, BlockingTasks):
 
     `model` is a folder, a file, a hub name or the name of a bundled model; None loads the default. Options
     are those of `EngineOptions` (quantization, kv_cache_dtype, max_model_len, threads, max_num_seqs, ...);
-    `guards` are tables as those of `[guards]` in headrace.toml, by name;
+    `guards` are tables as those of `[guards]` in headrace.toml, by name; `guard` of a call names some of
+    those that are not `always` on, or brings tables of its own;
     packed weights are kept in the user's cache folder unless `cache_dir` says otherwise (None: nowhere).
     Sampling parameters are keywords of each call (those of `SamplingParams`); what is not given comes from
     the model's generation_config.json. One more keyword may say what the output must match: `json_schema` (a
@@ -201,7 +153,8 @@ class LLM(_Model, BlockingTasks):
 
         If one fails its error is raised and the others are cancelled.
         """
-        requests = [completion_request(prompt, sampling) for prompt in prompts]
+        handler, given = self._guarded(sampling)
+        requests = [completion_request(prompt, given) for prompt in prompts]
         most = at_a_time(requests, self.model)
         running: deque[BlockingStream[CompletionChunk]] = deque()
         done: list[Completion] = []
@@ -209,7 +162,7 @@ class LLM(_Model, BlockingTasks):
             for request in requests:
                 if len(running) >= most:
                     done.append(last_of(running.popleft()))
-                running.append(self._stream(request))
+                running.append(self._stream(request, handler))
             while running:
                 done.append(last_of(running.popleft()))
         finally:
@@ -219,7 +172,8 @@ class LLM(_Model, BlockingTasks):
 
     def stream(self, prompt: PromptLike, **sampling: Unpack[GenerateKeywords]) -> Iterator[CompletionChunk]:
         """Like generate, chunk by chunk. Leaving the loop early cancels the request."""
-        return self._stream(completion_request(prompt, sampling))
+        handler, given = self._guarded(sampling)
+        return self._stream(completion_request(prompt, given), handler)
 
     def chat(self, messages: Messages, **sampling: Unpack[ChatKeywords]) -> Completion:
         """Answer a conversation: dicts with `role` and `content`, rendered by the model's chat template.
@@ -234,86 +188,18 @@ class LLM(_Model, BlockingTasks):
 
     def stream_chat(self, messages: Messages, **sampling: Unpack[ChatKeywords]) -> Iterator[CompletionChunk]:
         """Like chat, chunk by chunk."""
-        return self._stream(chat_request(messages, sampling))
-
-    def embed(
-        self,
-        texts: str | Sequence[PromptLike],
-        *,
-        dimensions: int | None = None,
-        prompt_name: str | None = None,
-    ) -> Array:
-        """Vectors [texts, dimensions] of texts (or token ids), float32, by an encoder such as BERT.
-
-        They have length 1 unless the model says otherwise; of `dimensions` numbers the first are kept.
-        `prompt_name` is a prompt of the model ("query"), which goes in front of the texts; None: its default.
-        InvalidRequest where the model generates text instead, ContextLengthExceeded where a text is too long
-        for it: texts are never cut.
-        """
-        vectors = self._thread.run(self._vectors(_several(texts), dimensions, prompt_name))
-        return pooled(vectors, self._size(dimensions))
-
-    def embed_tokens(self, texts: str | Sequence[PromptLike]) -> list[Array]:
-        """Of each text the vectors [tokens, size] of its tokens, by an encoder loaded with
-        `pooling="none"`."""
-        return self._thread.run(self._vectors(_several(texts), None))
-
-    def entities(
-        self,
-        texts: str | Sequence[str],
-        labels: Sequence[str] | None = None,
-        **options: Unpack[EntityKeywords],
-    ) -> list[list[Entity]]:
-        """Of each text the entities of these labels, in order, by a tagger such as the bundled `tagger`, a
-        GLiNER checkpoint, or a model that classifies tokens (then `labels` are some of its own, None: all).
-
-        Labels are words of your own ("phone number"). Keywords are the fields of `Search`: `threshold` (0.5),
-        `flat_ner`, `multi_label`, `truncate`, `window`, `stride`, `aggregation`. A text that is longer than
-        the model reads at once raises ContextLengthExceeded unless `truncate=True` cuts it, or `stride`
-        (tokens that two windows share) or `window` (tokens of one, at most) have it read in windows.
-        InvalidRequest for arguments that mean nothing or a model that finds no entities.
-        """
-        return self._thread.run(self._entities(texts, labels, options))
-
-    def classify(
-        self, texts: str | Sequence[str | TextPair], *, truncate: bool = False, raw: bool = False
-    ) -> list[Classification]:
-        """Of each text, or `TextPair` of two texts, the scores of the labels, by a sequence classifier, a
-        cross-encoder or a reward model; one text gives a list of one.
-
-        Scores are probabilities as the checkpoint says (softmax, or sigmoid of each label); `raw` ones are
-        logits. InvalidRequest where the model classifies no texts, ContextLengthExceeded for a text that is
-        too long unless it may be cut (`truncate`).
-        """
-        return self._thread.run(self._classify(texts, truncate, raw))
-
-    def sparse(self, texts: str | Sequence[str], *, truncate: bool = False) -> list[SparseVector]:
-        """Of each text the weights of vocabulary entries, by a SPLADE model. Errors as `classify`."""
-        return self._thread.run(self._sparse(texts, truncate))
-
-    def token_vectors(
-        self, texts: str | Sequence[str], *, role: Role = "document", truncate: bool = False
-    ) -> list[Array]:
-        """Of each text the vectors [tokens, size] of its tokens, by a model for late interaction (ColBERT) or
-        one loaded with `pooling="none"`. `role` "query" or "document" says how the former reads them. Errors
-        as `classify`."""
-        return self._thread.run(self._token_vectors(texts, role, truncate))
+        handler, given = self._guarded(sampling)
+        return self._stream(chat_request(messages, given), handler)
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return self._thread.run(work)
 
-    def redact(self, texts: str | Sequence[str], **keywords: Unpack[RedactKeywords]) -> list[Redacted]:
-        """Each text without personal data: what `headrace.redact` finds by patterns and, by a model for
-        entities, names and places too. Keywords are those of `headrace.redact`; all texts share one vault.
-        """
-        return self._thread.run(self._redact(texts, keywords))
-
-    def _stream(self, request: GenerationRequest) -> BlockingStream[CompletionChunk]:
-        handler, call = self.handler, new_call()
+    def _stream(self, request: GenerationRequest, handler: Handler) -> BlockingStream[CompletionChunk]:
+        call = new_call()
         return BlockingStream(
             self._thread,
             lambda: open_stream(handler, request, call),
-            lambda stream: ChunkReader(stream.prepared, call.warnings),
+            lambda stream: ChunkReader(stream.prepared, call),
             self,
         )
 
@@ -344,12 +230,13 @@ class AsyncLLM(_Model, AsyncTasks):
         self, prompts: Sequence[PromptLike], **sampling: Unpack[GenerateKeywords]
     ) -> list[Completion]:
         """See `LLM.generate_batch`."""
-        requests = [completion_request(prompt, sampling) for prompt in prompts]
+        handler, given = self._guarded(sampling)
+        requests = [completion_request(prompt, given) for prompt in prompts]
         places = asyncio.Semaphore(at_a_time(requests, self.model))
 
         async def generate(request: GenerationRequest) -> Completion:
             async with places:
-                return await last_async(self._stream(request))
+                return await last_async(self._stream(request, handler))
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -362,7 +249,8 @@ class AsyncLLM(_Model, AsyncTasks):
         self, prompt: PromptLike, **sampling: Unpack[GenerateKeywords]
     ) -> AsyncIterator[CompletionChunk]:
         """See `LLM.stream`; closing the iterator cancels the request."""
-        return self._stream(completion_request(prompt, sampling))
+        handler, given = self._guarded(sampling)
+        return self._stream(completion_request(prompt, given), handler)
 
     async def chat(self, messages: Messages, **sampling: Unpack[ChatKeywords]) -> Completion:
         """See `LLM.chat`."""
@@ -372,57 +260,14 @@ class AsyncLLM(_Model, AsyncTasks):
         self, messages: Messages, **sampling: Unpack[ChatKeywords]
     ) -> AsyncIterator[CompletionChunk]:
         """See `LLM.stream_chat`."""
-        return self._stream(chat_request(messages, sampling))
+        handler, given = self._guarded(sampling)
+        return self._stream(chat_request(messages, given), handler)
 
-    async def embed(
-        self,
-        texts: str | Sequence[PromptLike],
-        *,
-        dimensions: int | None = None,
-        prompt_name: str | None = None,
-    ) -> Array:
-        """See `LLM.embed`."""
-        vectors = await self._vectors(_several(texts), dimensions, prompt_name)
-        return pooled(vectors, self._size(dimensions))
-
-    async def embed_tokens(self, texts: str | Sequence[PromptLike]) -> list[Array]:
-        """See `LLM.embed_tokens`."""
-        return await self._vectors(_several(texts), None)
-
-    async def entities(
-        self,
-        texts: str | Sequence[str],
-        labels: Sequence[str] | None = None,
-        **options: Unpack[EntityKeywords],
-    ) -> list[list[Entity]]:
-        """See `LLM.entities`."""
-        return await self._entities(texts, labels, options)
-
-    async def classify(
-        self, texts: str | Sequence[str | TextPair], *, truncate: bool = False, raw: bool = False
-    ) -> list[Classification]:
-        """See `LLM.classify`."""
-        return await self._classify(texts, truncate, raw)
-
-    async def sparse(self, texts: str | Sequence[str], *, truncate: bool = False) -> list[SparseVector]:
-        """See `LLM.sparse`."""
-        return await self._sparse(texts, truncate)
-
-    async def token_vectors(
-        self, texts: str | Sequence[str], *, role: Role = "document", truncate: bool = False
-    ) -> list[Array]:
-        """See `LLM.token_vectors`."""
-        return await self._token_vectors(texts, role, truncate)
-
-    async def redact(self, texts: str | Sequence[str], **keywords: Unpack[RedactKeywords]) -> list[Redacted]:
-        """See `LLM.redact`."""
-        return await self._redact(texts, keywords)
-
-    async def _stream(self, request: GenerationRequest) -> AsyncIterator[CompletionChunk]:
+    async def _stream(self, request: GenerationRequest, handler: Handler) -> AsyncIterator[CompletionChunk]:
         self._check_open()
         call = new_call()
-        stream: OpenStream = await open_stream(self.handler, request, call)
-        reader = ChunkReader(stream.prepared, call.warnings)
+        stream: OpenStream = await open_stream(handler, request, call)
+        reader = ChunkReader(stream.prepared, call)
         async with aclosing(stream):
             async for batch in stream:
                 for chunk in reader.read(batch):
@@ -436,7 +281,3 @@ class AsyncLLM(_Model, AsyncTasks):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await asyncio.to_thread(self.close)
-
-
-def _several(texts: str | Sequence[PromptLike]) -> list[PromptLike]:
-    return [texts] if isinstance(texts, str) else list(texts)

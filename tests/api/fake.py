@@ -31,7 +31,9 @@ from headrace.errors import ContextLengthExceeded, HeadraceError, Overloaded, Te
 from headrace.grammar.compile import compile_grammar
 from headrace.sampling.params import SamplingParams
 from headrace.tokenization.token_bytes import Kind
+from headrace.tokenization.tokenizer import MarkedTokens
 from headrace.weights.head import Head, TaskName
+from headrace.weights.input_rules import InputRules
 
 CONTEXT_LENGTH = 4096
 
@@ -54,6 +56,10 @@ class FakeTokenizer:
     def encode_with_places(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         characters = [(at, at + 1) for at, letter in enumerate(text) for _ in letter.encode()]
         return list(text.encode()), characters
+
+    def encode_marked(self, text: str) -> MarkedTokens:
+        ids, places = self.encode_with_places(text)
+        return MarkedTokens(before=(256,), after=(), ids=tuple(ids), places=tuple(places), pieces=())
 
     def encode_pair(self, first: str, second: str) -> tuple[list[int], int]:
         ids = self.encode(first)
@@ -258,8 +264,11 @@ class FakeModel:
     head: Head | None = None
     tasks: tuple[TaskName, ...] = ("generate",)
     plan: SimpleNamespace = field(
-        default_factory=lambda: SimpleNamespace(kv_bytes=102_400, total_bytes=409_600, weights_bytes=0)
+        default_factory=lambda: SimpleNamespace(
+            kv_bytes=102_400, total_bytes=409_600, weights_bytes=0, step_tokens=512
+        )
     )
+    input_rules: InputRules = InputRules()
 
     def close(self) -> None:
         self.engine.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -101,3 +102,18 @@ def test_wrong_queries(serve: Any, query: dict[str, Any]) -> None:
     reply = serve().http().get(COSTS, params=query)
     assert reply.status_code == 400
     assert reply.json()["error"]["param"] in ("start_time", "limit", "group_by", "group_by[0]")
+
+
+def test_the_machine_is_booked(serve: Any, tmp_path: Path) -> None:
+    server = serve(store=str(tmp_path / "store"), node_usd_per_hour=3.6)
+    body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
+    server.http().post("/v1/chat/completions", json=body).raise_for_status()
+    database = Database(tmp_path / "store")
+    for _ in range(200):  # it is written by a thread
+        entries = list(Ledger(database).entries()) if database.exists else []
+        if entries:
+            break
+        time.sleep(0.02)
+    database.close()
+    [(_, entry)] = entries
+    assert (entry.kind, entry.model) == ("machine", "fake/model") and entry.nano_usd > 0

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from in_process import Running, server_of
+from fake import FakeModel
+from in_process import Running, running_server, server_of
 
 from encoder_models import QUERY_PROMPT, load_encoders
 from headrace.engine.unit_rows import unit_rows
@@ -401,3 +402,11 @@ def test_the_language_of_analyze_is_said_to_have_no_effect(server: Running) -> N
         found, said = warned(server, "/analyze", text | {"language": language, "ad_hoc_recognizers": own})
         assert {one["entity_type"] for one in found} & {"ZIP", "CODE"} == expected and said == []
     assert "language" in server.http().get("/supportedentities?language=de").headers["x-headrace-warnings"]
+
+
+def test_info_of_a_server_that_generates() -> None:
+    with running_server(FakeModel(), offline=True) as running:
+        info = running.http().get("/info").json()
+        [empty, one] = running.http().post("/tokenize", json={"inputs": ["", "a"]}).json()
+    assert info["model_id"] == "fake/model" and info["model_type"] == {"generate": {}}
+    assert [token["special"] for token in one] == [True, False] and len(empty) == 1

@@ -257,13 +257,13 @@ def test_a_request_has_its_limit_over_all_its_attempts() -> None:
 
 
 def test_a_budget_refuses_what_has_no_price_unless_it_says_otherwise() -> None:
-    with pytest.raises(PriceUnknown, match="cannot be kept with nobody/big"):
-        asyncio.run(reserve(recorder(None, {"all": {"usd": 1}}), provider="nobody"))
+    with pytest.raises(PriceUnknown, match="cannot be kept with unlisted/big"):
+        asyncio.run(reserve(recorder(None, {"all": {"usd": 1}}), provider="unlisted"))
     allows = recorder(None, {"all": {"usd": 1, "unpriced": "allow"}})
-    hold = asyncio.run(reserve(allows, provider="nobody"))
+    hold = asyncio.run(reserve(allows, provider="unlisted"))
     assert hold.nano_usd is None
     # What it states itself counts.
-    stated = attempt("r", provider="nobody", reported_nano_usd=5)
+    stated = attempt("r", provider="unlisted", reported_nano_usd=5)
     assert asyncio.run(allows.settle(hold, stated)) == 5
     assert allows.budgets.used("all", "total") == (5, 0)
 

@@ -59,6 +59,7 @@ def test_an_attempt_is_debits_by_class_and_what_is_owed() -> None:
         ({"raw_usage": b"", "billed": "maybe"}, "estimated", 200_003, "no usage"),
         ({"raw_usage": WRONG, "tokens": TokenCounts(input=3)}, "estimated", 200_003, "is -1"),
         ({"processing": "batch"}, "estimated", 200_003, "batch"),
+        ({"provider": "", "raw_usage": b"", "tokens": TokenCounts(input=3)}, "not_billed", 0, ""),
         ({"processing": "turbo"}, "estimated", 200_003, "turbo"),
     ],
 )
@@ -77,15 +78,15 @@ def test_what_has_no_price_is_unpriced_and_keeps_its_quantities() -> None:
     spend = recorder(None, prices={})
 
     async def run() -> tuple[int | None, int | None]:
-        hold = await reserve(spend, provider="nobody")
-        return hold.nano_usd, await spend.settle(hold, attempt("r", provider="nobody"))
+        hold = await reserve(spend, provider="unlisted")
+        return hold.nano_usd, await spend.settle(hold, attempt("r", provider="unlisted"))
 
     assert asyncio.run(run()) == (None, None)
     [(number, booked)] = spend.ledger.entries()
-    assert booked.status == "unpriced" and "nobody" in booked.reason
+    assert booked.status == "unpriced" and "unlisted" in booked.reason
     assert [(one.account, one.quantity) for one in spend.ledger.postings(number)] == [
-        ("unpriced:nobody/big:input", 100),
-        ("unpriced:nobody/big:output", 10),
+        ("unpriced:unlisted/big:input", 100),
+        ("unpriced:unlisted/big:output", 10),
     ]
 
 
@@ -107,6 +108,30 @@ def test_a_second_settlement_changes_nothing(tmp_path: Path) -> None:
     after = recorder(tmp_path / "store")  # another process
     assert asyncio.run(after.settle(Hold(1, None), attempt("r"))) == COST
     assert len(list(after.ledger.entries())) == 1
+
+
+def test_no_attempt_reads_the_whole_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
+    spend = recorder(None, {"all": {"usd": 1}})
+    asked: list[tuple[str, Any]] = []
+    query = Database.query
+
+    def noted(self: Database, sql: str, values: Any = ()) -> Any:
+        asked.append((sql, values))
+        return query(self, sql, values)
+
+    monkeypatch.setattr(Database, "query", noted)
+
+    async def run() -> None:
+        hold = await reserve(spend)
+        for _ in range(2):
+            await spend.settle(hold, attempt("r"))
+
+    asyncio.run(run())
+    monkeypatch.undo()
+    plans = [spend.ledger.database.query(f"EXPLAIN QUERY PLAN {sql}", values) for sql, values in asked]
+    steps = [str(step[3]) for plan in plans for step in plan]
+    assert any("ledger_attempts" in step for step in steps)
+    assert not [step for step in steps if step.startswith("SCAN") and "CONSTANT" not in step]
 
 
 def test_attempts_of_a_request_are_entries_of_their_own() -> None:

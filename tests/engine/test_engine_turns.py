@@ -14,7 +14,14 @@ from msgspec.structs import replace
 from headrace import _native
 from headrace.engine.client import LoadedModel
 from headrace.engine.engine import Engine
-from headrace.engine.request import EmbedParams, EngineEvent, EngineRequest, RequestFailed, RequestFinished
+from headrace.engine.request import (
+    EmbedParams,
+    EngineEvent,
+    EngineRequest,
+    RequestFailed,
+    RequestFinished,
+    Targets,
+)
 from headrace.engine.turns import BATCH_PRIORITY, SharedTurns, Tier, TurnAsk
 from headrace.errors import TargetUnreachable
 from headrace.loading.loader import start
@@ -134,11 +141,12 @@ def test_a_loop_that_waits_for_its_turn_says_so(folders: tuple[Path, Path]) -> N
         model.close()
 
 
-def outcome(engine: Engine, tokens: int) -> EngineEvent:
+def outcome(engine: Engine, tokens: int, slo: Targets | None = None) -> EngineEvent:
     """The last event of a prompt of so many tokens."""
     events: queue.SimpleQueue[list[EngineEvent]] = queue.SimpleQueue()
     prompt = tuple(3 + index % 100 for index in range(tokens))
-    engine.submit(EngineRequest(prompt=prompt, params=SamplingParams(max_tokens=1), cache=False), events.put)
+    params = SamplingParams(max_tokens=1)
+    engine.submit(EngineRequest(prompt=prompt, params=params, cache=False, slo=slo), events.put)
     while not isinstance(last := events.get(timeout=60)[-1], RequestFinished | RequestFailed):
         pass
     return last
@@ -162,3 +170,8 @@ def test_a_request_that_cannot_make_its_target(folders: tuple[Path, Path], polic
             assert isinstance(last, RequestFailed) and isinstance(last.error, TargetUnreachable)
             assert last.error.status == 429 and last.error.retry_after_s >= 0.1
         assert model.engine.status().waiting == 0
+        own = outcome(model.engine, 60, Targets(ttft_s=1000.0))
+        assert isinstance(own, RequestFinished) and own.timing.late_s == 0
+        pacing.options = replace(pacing.options, ttft_s=None)
+        own = outcome(model.engine, 60, Targets(ttft_s=target_s))
+        assert isinstance(own, RequestFinished if policy == "serve" else RequestFailed)

@@ -176,4 +176,43 @@ def test_only_a_target_of_the_first_token_refuses() -> None:
         PaceOptions(slo_policy="refuse", ttft_s=0.1),
         PaceOptions(ttft_s=0.1),
     ]
-    assert [one.refuses for one in options] == [False, True, False]
+    assert [one.refuses() for one in options] == [False, True, False]
+    assert [one.refuses(0.1) for one in options] == [True, True, False]
+
+
+def test_a_request_has_targets_of_its_own() -> None:
+    paced = pacing(ttft_s=0.5, tpot_s=0.03)
+    newcomer = prompt(9, 600)
+    newcomer.ttft_s = 1e-6
+    assert paced.late_s(newcomer, [], [], MOST) > 1e-6
+    newcomer.ttft_s = 1000.0
+    assert paced.late_s(newcomer, [stream(), prompt(2, 1000)], [prompt(1, 2000)], MOST) == 0.0
+    assert pacing().late_s(newcomer, [], [], MOST) == 0.0
+    newcomer.ttft_s = 1e-6
+    assert pacing().late_s(newcomer, [], [], MOST) > 1e-6
+
+    def due_s(urgent: bool, ttft_s: float | None = None, tpot_s: float | None = None) -> tuple[float, Tier]:
+        one = prompt(arrival_s=7.0) if tpot_s is None else stream()
+        one.ttft_s, one.tpot_s, one.urgent = ttft_s, tpot_s, urgent
+        ask = paced.ask([one], 7.0)
+        return round(ask.deadline_s - 7.0, 6), ask.tier
+
+    assert due_s(True, ttft_s=0.1) == (0.1, Tier.INTERACTIVE)
+    assert due_s(False, ttft_s=0.1) == (0.5, Tier.INTERACTIVE)  # no tighter than the model's
+    assert due_s(False, ttft_s=0.9)[0] == 0.9
+    assert due_s(True, tpot_s=0.01)[0] == 0.01
+    assert due_s(False, tpot_s=0.01)[0] == 0.03
+    assert due_s(False, tpot_s=0.2)[0] == 0.2
+    assert pacing().ask([newcomer], 0.0).tier is Tier.INTERACTIVE
+    newcomer.urgent = False
+    assert pacing().ask([newcomer], 0.0).tier is Tier.STANDARD
+
+
+def test_a_prompt_of_several_choices_is_waited_for_once() -> None:
+    paced = pacing(ttft_s=1e-6)
+    newcomer, several = prompt(9, 600), [prompt(1, 2000) for _ in range(64)]
+    for one in several:
+        one.request_id = "same"
+    together = paced.late_s(newcomer, [], several, MOST)
+    alone = paced.late_s(newcomer, [], several[:1], MOST)
+    assert alone <= together < 2 * alone

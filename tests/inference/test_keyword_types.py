@@ -54,7 +54,12 @@ def test_model_keywords_are_those_of_the_options() -> None:
 def test_the_other_keywords_are_those_that_requests_read() -> None:
     sampling = get_type_hints(SamplingKeywords).keys()
     generate, chat = get_type_hints(GenerateKeywords).keys(), get_type_hints(ChatKeywords).keys()
-    assert generate - sampling == {*keywords.CONSTRAINTS, *keywords.SCALING, *keywords.REQUEST}
+    assert generate - sampling == {
+        *keywords.CONSTRAINTS,
+        *keywords.SCALING,
+        *keywords.REQUEST,
+        keywords.GUARD,
+    }
     assert chat - generate == {*keywords.CHAT, *keywords.REASONING}
     completion_request("x", dict.fromkeys(generate - sampling))
     chat_request([{"role": "user", "content": "x"}], dict.fromkeys(chat - sampling))

@@ -18,7 +18,8 @@ from headrace.inference.events import InferenceEvent, OutputDelta, OutputFinishe
 from headrace.inference.handler import EventBatches
 from headrace.inference.keywords import new_call
 from headrace.inference.requests import ChatRequest, CompletionRequest, InferenceRequest
-from headrace.tasks.guards.handler import ContentBlocked, GuardHandler
+from headrace.tasks.guards.handler import GuardHandler
+from headrace.tasks.guards.input import ContentBlocked
 from headrace.tasks.guards.sentences import Sentences
 from headrace.tasks.guards.settings import read_guards
 
@@ -59,6 +60,7 @@ def shown(events: Sequence[InferenceEvent], kind: type = Text) -> str:
 
 
 PII = {"kind": "pii", "entities": ["EMAIL_ADDRESS"]}
+AB: dict[str, object] = {"kind": "topics", "topics": {"a": [], "b": []}}
 WORDS = {"kind": "regex", "patterns": [r"(?i)\bsecret\b"]}
 
 
@@ -134,12 +136,50 @@ def test_token_prompts_and_logprobs() -> None:
         ({"kind": "pii", "on": []}, "on is empty"),
         ({"kind": "classifier", "labels": ["x"], "action": "redact"}, "cannot redact"),
         ({"kind": "pii", "lables": ["x"]}, "lables"),
+        ({"kind": "topics", "topics": {"a": []}, "denied": ["a"]}, "two topics"),
+        (AB, "in allowed or in denied"),
+        (AB | {"allowed": ["a", "b"]}, "all of its topics are allowed"),
+        (AB | {"denied": ["c"]}, "none of its topics: a, b"),
+        (AB | {"denied": ["a"], "topics": {"a": ["x"], "b": []}}, "'b' has no examples"),
+        (AB | {"denied": ["a"], "action": "redact"}, "cannot redact"),
+        ({"kind": "schema"}, "no schema"),
+        ({"kind": "schema", "schema": {"type": "strin"}}, "schema is none"),
+        ({"kind": "schema", "schema": {"type": "object"}, "on": ["input"]}, "reads answers"),
         ("pii", "cannot be read"),
     ],
 )  # fmt: skip
 def test_tables_that_mean_nothing(guard: object, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         read_guards({"g": guard})
+
+
+SCHEMA = {
+    "kind": "schema",
+    "schema": {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]},
+}
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        ('{"age": 3, "name": "x"}', None),
+        (' {"age":\n3} ', None),
+        ('{"age": "secret"}', "against the schema's /properties/age/type"),
+        ("{}", "against the schema's /required"),
+        ("Sure! {}", "no JSON"),
+        ('{"age": NaN}', "no JSON"),
+        ("[" * 100_000, "no JSON"),
+    ],
+)
+def test_answers_are_json_of_a_schema(answer: str, problem: str | None) -> None:
+    parts = [Text(answer[at : at + 4000]) for at in range(0, len(answer), 4000)]
+    events, call, _ = answered({"shape": SCHEMA}, parts)
+    assert shown(events) == ("" if problem else answer)
+    assert [one.label for one in call.verdicts] == ([problem] if problem else [])
+    assert events[-1].reason == ("content_filter" if problem else "stop")  # type: ignore
+    events, call, _ = answered({"shape": SCHEMA | {"action": "flag"}}, parts)
+    assert shown(events) == answer and len(call.verdicts) == (problem is not None)
+    assert "secret" not in str(call.verdicts) + str(call.warnings)
 
 
 @settings(max_examples=50, deadline=None)

@@ -38,7 +38,15 @@ def recipes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def made_up_data(tmp_path: Path) -> Path:
     """A data folder with small amounts of everything that the recipes read, a few kilobytes."""
     data = tmp_path / "data"
-    for folder in ("text", "sql/text2sql", "intents/clinc150", "ner/wnut17", "ner/btc", "pii"):
+    for folder in (
+        "text",
+        "sql/text2sql",
+        "intents/clinc150",
+        "intents/banking77",
+        "ner/wnut17",
+        "ner/btc",
+        "pii",
+    ):
         (data / folder).mkdir(parents=True)
     _write_tar(
         data / "text/novels_plain.tar.xz", {"Burnett_Princess_1905.txt": _novel(1), "A_B_1900.txt": _novel(2)}
@@ -62,6 +70,9 @@ def made_up_data(tmp_path: Path) -> Path:
         "oos_train": [["why", "oos"]],
     }
     (data / "intents/clinc150/data_small.json.xz").write_bytes(lzma.compress(json.dumps(intents).encode()))
+    rows = [f"is my {kind} {number} here,{kind}" for kind in ("card", "cash") for number in range(12)]
+    text = "\n".join(["text,category", *rows])
+    (data / "intents/banking77/train.csv.xz").write_bytes(lzma.compress(text.encode()))
     _write_entities(data)
     return data
 

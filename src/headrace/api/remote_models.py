@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 from headrace.config.extras import extra_module
 from headrace.config.providers import is_remote
 from headrace.config.settings import Settings
+from headrace.economy.recorder import LedgerRecorder
+from headrace.economy.recording import ledger_recorder
 from headrace.errors import InvalidRequest
-from headrace.inference.attempts import Attempt, Hold, NoSpendRecorder, SpendRecorder
+from headrace.inference.attempts import Attempt, Hold, SpendRecorder
 from headrace.inference.handler import Handler
 from headrace.storage.database import Database
 
@@ -45,8 +47,9 @@ class RemoteModels:
         self._routing: RoutingHandler | None = None
         self.attempts: Counter[str] = Counter()
         """Attempts that have ended, by "TARGET OUTCOME"."""
-        self.spend: SpendRecorder = NoSpendRecorder()
-        """What books attempts; to be set before the first update."""
+        self.spend: SpendRecorder | None = None
+        """What books attempts: the ledger, unless something else is set before the first update."""
+        self._ledger: LedgerRecorder | None = None
 
     @property
     def routes(self) -> Sequence[Route]:
@@ -67,6 +70,8 @@ class RemoteModels:
         if self._routing is None and not remote:
             return
         building = extra_module(EXTRA, "headrace.gateway.building", *LIBRARIES)
+        if self.spend is None:
+            self.spend = self._ledger = ledger_recorder(self._database, settings)
         self._routing = building.updated(
             *(self._routing, self._local, self._database, _Counted(self.spend, self.attempts), self._serves),
             *(settings, entries, int(time.time())),
@@ -89,6 +94,8 @@ class RemoteModels:
         return self._routing or self._local
 
     async def close(self) -> None:
-        """End what is running and close all connections."""
+        """End what is running, close all connections, and book what is left."""
         if self._routing is not None:
             await self._routing.close()
+        if self._ledger is not None:
+            self._ledger.close()

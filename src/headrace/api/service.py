@@ -18,6 +18,7 @@ from headrace.api.http.call_context import HttpCall
 from headrace.api.http.request_log import RequestLog
 from headrace.api.remote_models import RemoteModels
 from headrace.config.settings import Settings
+from headrace.economy.machine import MachineHandler, machine_recorder
 from headrace.errors import StoreError
 from headrace.inference.admission import AdmissionGate
 from headrace.inference.call_context import CallContext
@@ -59,13 +60,15 @@ class Service:
         self._model_threads = ModelThreads(2)
         self.sources = ManagedModels(models)
         self.local = LocalHandler(self.sources, self._model_threads, settings.tool_format)
-        self.remote = RemoteModels(self.local, self.database, models.serves)
+        self._machine = machine_recorder(self.database, settings.node_usd_per_hour)
+        local = self.local if self._machine is None else MachineHandler(self.local, self._machine)
+        self.remote = RemoteModels(local, self.database, models.serves)
         self.metrics.attempts = self.remote.attempts
         self.gate = AdmissionGate(
             settings.max_concurrent_requests, settings.max_queued_tokens, lambda: self.local.queued_tokens
         )
         self.gate.starting = models.default.model is None
-        inner = ModelRunner(self.local, self.sources, self._model_threads)
+        inner = ModelRunner(local, self.sources, self._model_threads)
         self.guards = GuardHandler(self.remote.handler, read_guards(settings.guards), inner)
         self.moderation = read_moderation(settings.moderation)
         self.handler: Handler = build_chain(self.guards, self.gate)
@@ -149,6 +152,8 @@ class Service:
         """Stop the threads and close the store; the model belongs to the caller."""
         if self._log is not None:
             self._log.close()
+        if self._machine is not None:
+            self._machine.close()
         self.keys.close()
         self.database.close()
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -14,7 +14,7 @@ from headrace.cli.text_input import FileFlag, read_text, read_texts
 from headrace.config.settings import Settings
 from headrace.errors import UsageError
 from headrace.llm import LLM
-from headrace.tasks.classify import Classification
+from headrace.tasks.label_scores import Classification
 from headrace.tasks.zero_shot import MAX_PAIRS
 
 HELP = """Sort texts into labels: a model's own, labels that you name, or labels that you show by examples.

@@ -36,9 +36,9 @@ Without ACTION: sums by --by, of the days from --since to --until (UTC). ESTIMAT
 or a count of this server's, because the provider did not say. UNPRICED attempts are in no sum: their price is
 not known.
 
-check: whether all adds up; exit code 1 where anything is off. rerate: bill anew with the prices of now for the
-time of then, with --write as corrections. reconcile SOURCE: compare with what the provider billed: openai or
-anthropic (with an administrator's key in OPENAI_ADMIN_KEY or ANTHROPIC_ADMIN_KEY) or a CSV file with the
+check: whether all adds up; exit code 1 where anything is off. rerate: bill anew with the prices of now for
+the time of then, with --write as corrections. reconcile SOURCE: compare with what the provider billed:
+openai or anthropic (administrator's key in OPENAI_ADMIN_KEY or ANTHROPIC_ADMIN_KEY), or a CSV file with the
 columns day, usd and model; with --write the rest is booked as unexplained. export: rows in the columns of
 FOCUS 1.2.
 

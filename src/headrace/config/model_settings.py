@@ -15,7 +15,7 @@ Quantization = Literal["auto", "keep", "bf16", "int8", "int4"]
 KvCacheDtype = Literal["auto", "f32", "bf16"]
 Backend = Literal["native", "numpy", "torch"]
 Speculative = Literal["auto", "off"]
-SloPolicy = Literal["serve", "refuse"]
+SloPolicy = Literal["serve", "refuse", "degrade"]
 MAX_THREADS = 1024  # as the native pool
 
 _MODEL: tuple[Scope, ...] = ("server", "model")
@@ -143,11 +143,21 @@ class ModelSettings(Struct, frozen=True, kw_only=True):
     slo_policy: Annotated[
         SloPolicy,
         Setting(
-            help="a request that is predicted to miss its ttft_ms: serve it late, or refuse it with 429",
+            help="a request that is predicted to miss its ttft_ms: serve it late, refuse it with 429, "
+            "or degrade: slo_fallback answers it",
             values=one_of(SloPolicy),
             scopes=_MODEL,
         ),
     ] = "serve"
+    slo_fallback: Annotated[
+        str | None,
+        Setting(
+            help="with slo_policy degrade: the served model that answers what would be late",
+            values=text("model"),
+            shown_default="none",
+            scopes=_MODEL,
+        ),
+    ] = None
     cache_dir: Annotated[
         Path | None,
         Setting(

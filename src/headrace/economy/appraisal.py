@@ -53,6 +53,9 @@ def appraise(prices: PriceBook, found: Evidence) -> Appraised:
     """
     if found.billed == "no":
         return Appraised((), "not_billed")
+    if not found.provider:  # a model of this machine, whose time is booked apart
+        counts = Quantities() if found.tokens is None else quantities_of(found.tokens)
+        return Appraised(_unpriced_lines(counts), "not_billed")
     try:
         usage = read_usage(found.raw_usage)
     except UnknownUsage as error:

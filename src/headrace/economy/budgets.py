@@ -106,7 +106,7 @@ class Budgets:
         self._database.execute("DELETE FROM holds WHERE id = ?", (hold,))
 
     def release_stale(self) -> int:
-        """Let go what nobody will settle any more; how many. The ledger says that these attempts were
+        """Let go what no process will settle any more; how many. The ledger says that these attempts were
         lost."""
         now_s = self._machine_clock()
         with self._database.transaction():

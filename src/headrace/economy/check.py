@@ -32,7 +32,7 @@ class Checked(Struct, frozen=True):
 
 
 def check(ledger: Ledger, budgets: Budgets, prices: PriceBook) -> Checked:
-    """Check all of the ledger. Holds that nobody will settle are let go, which is noted."""
+    """Check all of the ledger. Holds that no process will settle are let go, which is noted."""
     database = ledger.database
     if not database.exists:
         return Checked(0, 0, (), ("there is no ledger yet",))
@@ -109,7 +109,7 @@ def _holds(ledger: Ledger) -> Iterator[str]:
         yield f"hold {hold} is still there, although entry {entry} has settled it"
     for hold, budget, share, nano in _rows(
         ledger,
-        """SELECT holds.id, budget, share.nano_usd, holds.nano_usd FROM hold_shares share
+        """SELECT share.hold, budget, share.nano_usd, holds.nano_usd FROM hold_shares share
             LEFT JOIN holds ON holds.id = share.hold
             WHERE share.nano_usd IS NOT coalesce(holds.nano_usd, 0)""",
     ):

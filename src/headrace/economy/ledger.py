@@ -43,10 +43,10 @@ class Ledger:
 
     def attempt(self, request_id: str, number: int, hold: int) -> tuple[int, Entry] | None:
         """The entry of an attempt, or of the one that had this hold."""
-        return self._first(
-            "kind = 'attempt' AND ((request_id = ? AND attempt = ?) OR (hold = ? AND hold > 0))",
-            (request_id, number, hold),
-        )
+        found = self._first("kind = 'attempt' AND request_id = ? AND attempt = ?", (request_id, number))
+        if found is None and hold:  # two look-ups, each with its index: one with OR would read all entries
+            found = self._first("kind = 'attempt' AND hold = ? AND hold > 0", (hold,))
+        return found
 
     def entry(self, number: int) -> Entry:
         """The entry with a number."""

@@ -7,7 +7,7 @@ from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 NANO = 10**9
 """Nano-dollars in a dollar."""
 MAX_NANO = 10**18
-"""A billion dollars: more is an error of whoever says so, and sums of it fit SQLite's integers."""
+"""A billion dollars: more is an error of its source, and sums of it fit SQLite's integers."""
 
 
 def nano_of(usd: object) -> int:

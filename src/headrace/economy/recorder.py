@@ -84,7 +84,7 @@ class LedgerRecorder:
         reserved = self._start(self._reserve, one, most, processing)
         try:
             return await asyncio.shield(reserved)
-        except asyncio.CancelledError:  # whoever asked is gone and will not settle
+        except asyncio.CancelledError:  # the caller is gone and will not settle
             reserved.add_done_callback(self._give_back)
             raise
 

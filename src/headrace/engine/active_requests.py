@@ -27,8 +27,8 @@ class ActiveRequests:
     ) -> None:
         self.choices: dict[int, ChoiceState] = {}
         """By sequence id."""
-        self.beams: dict[int, RequestState] = {}
-        """By sequence id: the requests that the sequences of beams belong to."""
+        self.groups: dict[int, RequestState] = {}
+        """By sequence id: the requests that have groups of sequences instead of choices."""
         self._queue, self._scheduler = queue, scheduler
         self._builder, self._speculation = builder, speculation
 
@@ -39,7 +39,7 @@ class ActiveRequests:
     def state_of(self, sequence: Sequence) -> RequestState:
         """The request that a sequence belongs to."""
         choice = self.choices.get(sequence.id)
-        return self.beams[sequence.id] if choice is None else choice.request_state
+        return self.groups[sequence.id] if choice is None else choice.request_state
 
     def add(self, state: RequestState) -> None:
         """Queue the sequences of a request that has arrived."""
@@ -48,18 +48,18 @@ class ActiveRequests:
             self._scheduler.add(choice.sequence)
         if self._speculation is not None:
             self._speculation.arrive(state.choices)
-        if state.beams is not None:
-            self.add_beams(state, state.beams.sequences)
+        if state.group is not None:
+            self.add_sequences(state, state.group.sequences)
 
-    def add_beams(self, state: RequestState, sequences: PySequence[Sequence]) -> None:
-        """Queue sequences of a request's beams."""
+    def add_sequences(self, state: RequestState, sequences: PySequence[Sequence]) -> None:
+        """Queue sequences of a request's group."""
         for sequence in sequences:
-            self.beams[sequence.id] = state
+            self.groups[sequence.id] = state
             self._scheduler.add(sequence)
 
-    def end_beam(self, sequence: Sequence) -> None:
-        """Release the resources of a beam's sequence."""
-        del self.beams[sequence.id]
+    def end_sequence(self, sequence: Sequence) -> None:
+        """Release the resources of a sequence of a group."""
+        del self.groups[sequence.id]
         self._scheduler.finish(sequence)
         self._builder.forget(sequence)
 
@@ -76,8 +76,8 @@ class ActiveRequests:
         """The request is over, `events` are its last: release everything, then send them."""
         for choice in state.choices:
             self.release(choice)
-        for sequence in state.beams.sequences if state.beams is not None else ():
-            self.end_beam(sequence)
+        for sequence in state.group.sequences if state.group is not None else ():
+            self.end_sequence(sequence)
         self._queue.end(state)
         send(state, events)
 

@@ -49,22 +49,23 @@ class Admission:
         if state is None:
             return
         events: list[EngineEvent] = [choice.end("cancelled") for choice in state.choices if not choice.done]
-        if state.beams is not None:
+        if state.group is not None:
             events += [ChoiceFinished(index, "cancelled") for index in range(state.request.params.n)]
         self._active.end(state, [*events, state.finished(self._clock())])
 
     def _admit(self, state: RequestState) -> None:
         """Queue a request, or refuse it where it would miss its target and that is the policy."""
         options, sequence = self._pacing.options, state.choices[0].sequence if state.choices else None
-        if options.ttft_s is not None and sequence is not None:
+        target_s = None if sequence is None else options.target_s(sequence.ttft_s)
+        if target_s is not None and sequence is not None:
             scheduler = self._scheduler
             running, waiting = scheduler.running, scheduler.waiting
             late_s = self._pacing.late_s(sequence, running, waiting, self._max_batch_tokens)
-            if late_s and options.refuses:
+            if late_s and options.refuses(target_s):
                 self._queue.end(state)
-                send(state, [RequestFailed(_unreachable(late_s, options.ttft_s))])
+                send(state, [RequestFailed(_unreachable(late_s, target_s))])
                 return
-            state.late_s = late_s
+            state.late_s, state.target_s = late_s, target_s if late_s else 0.0
         self._active.add(state)
 
     def _pause(self, item: PauseRequest) -> None:
@@ -86,7 +87,7 @@ class Admission:
 
 def _unreachable(late_s: float, target_s: float) -> TargetUnreachable:
     return TargetUnreachable(
-        f"the first token is predicted in {late_s:.2f} s, the model's target is {target_s:g} s: "
+        f"the first token is predicted in {late_s:.2f} s, the target is {target_s:g} s: "
         "try again later, or ask for service_tier flex",
         retry_after_s=max(late_s - target_s, 0.1),
         reason="slo",

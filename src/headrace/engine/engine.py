@@ -18,7 +18,7 @@ from headrace.engine.request import EngineRequest, EventCallback, RequestHandle
 from headrace.engine.request_builder import RequestBuilder
 from headrace.engine.request_queue import CancelRequest, PauseRequest, RequestQueue
 from headrace.engine.request_state import RequestState
-from headrace.engine.row_readers import advance_beams, read_rows
+from headrace.engine.row_readers import advance_group, read_rows
 from headrace.engine.sampling.constraints import Constraints
 from headrace.engine.sampling.sample_slot import SampleSlot
 from headrace.engine.sampling.token_sampling import TokenSampling, sample_slots
@@ -190,7 +190,7 @@ class Engine:
         if speculation is None or speculation.is_asleep(self.steps):
             return None
         choices = self._active.choices.values()
-        several = not self._active.beams and self._multi_step.expected(choices)
+        several = not self._active.groups and self._multi_step.expected(choices)
         self._timer.propose(speculation.propose, choices, self.steps, several=several)
         return speculation
 
@@ -243,14 +243,14 @@ class Engine:
             return result
         masks = self._constraints.start([slot.choice for slot in plan.slots])
         logits = self._timer.run(executor.run, plan.step)
-        beams = {}
-        if self._active.beams or any(chunk.scores for chunk in plan.chunks):
-            beams = read_rows(self._active, self._sampler, logits, plan.chunks)
+        groups = {}
+        if self._active.groups or any(chunk.scores for chunk in plan.chunks):
+            groups = read_rows(self._active, self._sampler, logits, plan.chunks)
         self._sampling.sample(logits, plan.slots, masks)
         self._single_steps += 1
         self._multi_step.learn(plan.slots, len(plan.chunks), self._timer.run_s)
         self._pacing.learn(plan.chunks, self._clock() - self._timer.began_s)
-        return StepResult(None, beams)
+        return StepResult(None, groups)
 
     def _commit(self, plan: StepPlan, result: StepResult, speculation: SpeculationController | None) -> None:
         """Count what is computed, learn from it, and send its events."""
@@ -263,8 +263,8 @@ class Engine:
             timing = StepTiming(len(plan.step.tokens), steps, timer.propose_s, timer.run_s, timer.loop_s, ran)
             speculation.learn(plan.slots, timing)
         deliver(self._active, plan.slots, self._timer.ended_s)
-        for state in result.beams.values():
-            advance_beams(self._active, state, self._timer.ended_s)
+        for state in result.groups.values():
+            advance_group(self._active, state, self._timer.ended_s)
 
 
 def _scheduler(capacity: ExecutorLimits, limits: EngineLimits) -> Scheduler:

@@ -23,18 +23,24 @@ DECODE_SHARE = 2.0
 class PaceOptions(Struct, frozen=True, kw_only=True):
     """What a model's steps are measured against. `ttft_s` and `tpot_s` are its targets, None where there is
     none; its `share` of the machine counts beside other models, and a turn then takes `max_turn_s` at most.
-    `slo_policy` is what becomes of a request that is predicted to miss `ttft_s`."""
+    `slo_policy` is what becomes of a request that is predicted to miss `ttft_s`: it is served late, or
+    refused here ("degrade": the model `fallback` answers it)."""
 
     share: float = 1.0
     max_turn_s: float = 0.04
     ttft_s: float | None = None
     tpot_s: float | None = None
     slo_policy: SloPolicy = "serve"
+    fallback: str | None = None
 
-    @property
-    def refuses(self) -> bool:
-        """Whether a request may be refused because it cannot make its target."""
-        return self.ttft_s is not None and self.slo_policy == "refuse"
+    def refuses(self, own_s: float | None = None) -> bool:
+        """Whether a request, with a target for the first token of its own or without, may be refused because
+        it cannot make it."""
+        return self.slo_policy != "serve" and self.target_s(own_s) is not None
+
+    def target_s(self, own_s: float | None) -> float | None:
+        """The target for the first token of a request with one of its own, or without."""
+        return self.ttft_s if own_s is None else own_s
 
     @property
     def standard(self) -> Tier:
@@ -55,7 +61,8 @@ class Pacing:
 
     def tier(self, sequence: TokenSequence) -> Tier:
         """The class of a sequence."""
-        return tier_of(sequence.priority, standard=self.options.standard)
+        own = sequence.urgent and not (sequence.ttft_s is None and sequence.tpot_s is None)
+        return tier_of(sequence.priority, standard=Tier.INTERACTIVE if own else self.options.standard)
 
     def ask(self, sequences: Sequence[TokenSequence], last_token_s: float) -> TurnAsk:
         """For the next step of these sequences."""
@@ -69,8 +76,14 @@ class Pacing:
 
     def _due_s(self, sequence: TokenSequence, last_token_s: float) -> float:
         if sequence.pending == 1:
-            return last_token_s + (self.options.tpot_s or DEFAULT_TPOT_S)
-        return sequence.arrival_s + (self.options.ttft_s or DEFAULT_TTFT_S)
+            return last_token_s + self._tpot_s(sequence)
+        own, target_s = sequence.ttft_s, self.options.ttft_s or DEFAULT_TTFT_S
+        return sequence.arrival_s + (own if own and (sequence.urgent or own > target_s) else target_s)
+
+    def _tpot_s(self, sequence: TokenSequence) -> float:
+        """Seconds per token that steps are made for."""
+        own, target_s = sequence.tpot_s, self.options.tpot_s or DEFAULT_TPOT_S
+        return own if own and (sequence.urgent or own > target_s) else target_s
 
     def prefill_tokens(
         self, running: Sequence[TokenSequence], *, waited_s: float, contended: bool, most: int
@@ -81,8 +94,9 @@ class Pacing:
             return most
         work = StepWork(0, len(streams), sum(sequence.computed + 1 for sequence in streams))
         limit_s = math.inf
-        if any(self.tier(sequence) is not Tier.BATCH for sequence in streams):
-            slack_s = (self.options.tpot_s or DEFAULT_TPOT_S) - waited_s
+        paced = [self._tpot_s(sequence) for sequence in streams if self.tier(sequence) is not Tier.BATCH]
+        if paced:
+            slack_s = min(paced) - waited_s
             limit_s = max(slack_s, DECODE_SHARE * self.times.seconds(work))
         if contended:
             limit_s = min(limit_s, self.options.max_turn_s)
@@ -104,11 +118,11 @@ class Pacing:
         Prompts before it are read in steps of `prefill_tokens`. A place among the running sequences is
         assumed to be free by then.
         """
-        target_s = self.options.ttft_s
+        target_s = self.options.target_s(sequence.ttft_s)
         if target_s is None or not self.times.known or self.tier(sequence) is Tier.BATCH:
             return 0.0
         tokens = sequence.pending + sum(other.pending for other in running if other.pending > 1)
-        tokens += sum(other.pending for other in waiting if other.priority <= sequence.priority)
+        tokens += _waiting_tokens(other for other in waiting if other.priority <= sequence.priority)
         step_tokens = self.prefill_tokens(running, waited_s=0.0, contended=False, most=most)
         streams = [other for other in running if other.pending == 1]
         pairs = sum(other.computed + 1 for other in streams) + attended(sequence.pending // 2, step_tokens)
@@ -126,3 +140,13 @@ class Pacing:
                 prefill += chunk.length
             pairs += attended(chunk.start, chunk.length)
         self.times.note(StepWork(prefill, rows, pairs), seconds)
+
+
+def _waiting_tokens(waiting: Iterable[TokenSequence]) -> int:
+    """Tokens that are to be computed of them: the prompt of a request once for all its sequences."""
+    tokens, seen = 0, set[int | str]()
+    for sequence in waiting:
+        shared = sequence.prompt_length - 1 if sequence.request_id in seen else 0
+        tokens += max(0, sequence.pending - shared)
+        seen.add(sequence.request_id)
+    return tokens

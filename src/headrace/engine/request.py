@@ -30,6 +30,18 @@ class EmbedParams(Struct, frozen=True):
     unseen: int = 0
 
 
+class Targets(Struct, frozen=True):
+    """A request's own targets in seconds: to the first token, and per token after it; None: the model's.
+
+    Unless it may be `urgent`, no step is shortened for targets tighter than the model's: they only decide
+    what becomes of the request where it is predicted to miss them.
+    """
+
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    urgent: bool = True
+
+
 class EngineRequest(Struct, frozen=True, kw_only=True):
     """One prompt with its parameters; `params.n` choices come back.
 
@@ -41,7 +53,9 @@ class EngineRequest(Struct, frozen=True, kw_only=True):
     `visible_token_ids`. Every choice matches `constraint`, where there is one, or fails; `thinking` bounds
     its reasoning. `prediction` is the output that the client expects; where it is right, generation is
     faster. `scaling` ranks or votes on the choices; then a Selection comes before RequestFinished. With
-    `embed` an encoder makes a vector of the prompt.
+    `embed` an encoder makes a vector of the prompt. With `continuations` (token ids, at least one each)
+    nothing is generated: ContinuationsScored comes, and the sampling parameters have no effect. `slo` are
+    its own targets.
     """
 
     prompt: tuple[int, ...]
@@ -59,6 +73,8 @@ class EngineRequest(Struct, frozen=True, kw_only=True):
     prediction: tuple[int, ...] = ()
     scaling: Scaling | None = None
     embed: EmbedParams | None = None
+    continuations: tuple[tuple[int, ...], ...] = ()
+    slo: Targets | None = None
 
 
 class TokenLogprob(Struct, frozen=True):
@@ -113,6 +129,12 @@ class Embedding(Struct, frozen=True):
         return np.frombuffer(self.data, "<f4").reshape(self.rows, -1)
 
 
+class ContinuationsScored(Struct, frozen=True):
+    """Of each continuation the sum of the natural-log probabilities of its tokens after the prompt."""
+
+    logprobs: tuple[float, ...]
+
+
 class ChoiceFinished(Struct, frozen=True):
     """One choice has ended; `stop` is the stop string or stop-token id that ended it, if one did, or what of
     `scaling` did: "max_total_tokens" or "deadline_s" with reason "length", "vote" or "best_by" with
@@ -141,12 +163,13 @@ class Selection(Struct, frozen=True):
 
 class Timing(Struct, frozen=True):
     """Seconds on the monotonic clock: from submission to first scheduling, first token and the end.
-    `late_s` was predicted for the first token where that is later than the model's target, else it is 0."""
+    `late_s` was predicted for the first token where that is later than `target_s`, else both are 0."""
 
     queue_s: float
     first_token_s: float
     total_s: float
     late_s: float = 0.0
+    target_s: float = 0.0
 
 
 class RequestFinished(Struct, frozen=True):
@@ -164,7 +187,14 @@ class RequestFailed(Struct, frozen=True):
 
 
 EngineEvent = (
-    PromptLogprobs | Delta | Embedding | ChoiceFinished | Selection | RequestFinished | RequestFailed
+    PromptLogprobs
+    | Delta
+    | Embedding
+    | ContinuationsScored
+    | ChoiceFinished
+    | Selection
+    | RequestFinished
+    | RequestFailed
 )
 Terminal = RequestFinished | RequestFailed
 EventCallback = Callable[[list[EngineEvent]], None]

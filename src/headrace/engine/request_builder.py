@@ -14,6 +14,7 @@ from headrace.engine.request_state import ChoiceState, RequestState
 from headrace.engine.sampling.beam_group import BeamGroup
 from headrace.engine.sampling.beam_search import BeamSearch
 from headrace.engine.sampling.constraints import Constraints
+from headrace.engine.sampling.continuation_scores import ContinuationScores
 from headrace.engine.sampling.prompt_scores import PromptScores
 from headrace.engine.sampling.token_limits import TokenLimits
 from headrace.engine.scaling.controller import ScalingController
@@ -51,8 +52,10 @@ class RequestBuilder:
         given = request.params.seed
         seed = secrets.randbits(63) if given is None else given % (1 << 64)
         state = RequestState(request_id, request, sink, seed, now_s)
-        if request.params.use_beam_search:
-            state.beams = self._beam_group(state)
+        if request.continuations:
+            state.group = self._continuation_scores(state)
+        elif request.params.use_beam_search:
+            state.group = self._beam_group(state)
         else:
             self._add_choices(state, grammar)
         if scaling is not None:
@@ -98,6 +101,19 @@ class RequestBuilder:
             lambda: self._detokenizer(request),
         )
 
+    def _continuation_scores(self, state: RequestState) -> ContinuationScores:
+        prompt = state.request.prompt
+
+        def sequence(after: tuple[int, ...], first_row: int) -> Sequence:
+            made = self._sequence(state, 0, after)
+            made.max_length = len(made.tokens)
+            made.cost_tokens = len(after) if first_row >= len(prompt) else made.max_length
+            made.scores = made.continues = True
+            made.scored_from = first_row
+            return made
+
+        return ContinuationScores(prompt, state.request.continuations, sequence)
+
     def _stop_ids(self, request: EngineRequest) -> frozenset[int]:
         eos = frozenset[int]() if request.params.ignore_eos else self._tokenizer.eos_ids
         return eos | frozenset(request.params.stop_token_ids)
@@ -127,6 +143,9 @@ class RequestBuilder:
             cost_tokens=0 if generated else max_length,  # a beam goes on with what was charged
             priority=request.priority,
             arrival_s=state.submitted_s,
+            ttft_s=None if request.slo is None else request.slo.ttft_s,
+            tpot_s=None if request.slo is None else request.slo.tpot_s,
+            urgent=request.slo is None or request.slo.urgent,
             scores=request.params.prompt_logprobs is not None and index == 0 and len(request.prompt) > 1,
         )
 

@@ -20,8 +20,8 @@ from headrace.engine.request import (
     TokenLogprob,
     Usage,
 )
-from headrace.engine.sampling.beam_group import BeamGroup
 from headrace.engine.sampling.prompt_scores import PromptScores
+from headrace.engine.sampling.sequence_group import SequenceGroup
 from headrace.engine.scaling.controller import TOTAL, ScalingController, Stop
 from headrace.engine.scheduler.sequence import Sequence
 from headrace.errors import HeadraceError
@@ -181,10 +181,11 @@ class RequestState(Struct, eq=False):
     seed: int
     submitted_s: float
     choices: list[ChoiceState] = field(default_factory=list[ChoiceState])
-    late_s: float = 0.0  # predicted for its first token, where that is too late
+    late_s: float = 0.0  # predicted for its first token, where that is after `target_s`
+    target_s: float = 0.0
     scheduled_s: float | None = None
     first_token_s: float | None = None
-    beams: BeamGroup | None = None  # instead of choices
+    group: SequenceGroup | None = None  # instead of choices
     accepted_drafts: int = 0  # tokens
     rejected_drafts: int = 0
     scaling: ScalingController | None = None
@@ -200,8 +201,9 @@ class RequestState(Struct, eq=False):
             first_token_s=(self.first_token_s or now_s) - self.submitted_s,
             total_s=now_s - self.submitted_s,
             late_s=self.late_s,
+            target_s=self.target_s,
         )
-        return RequestFinished(self._usage() if self.beams is None else self.beams.usage(), timing, self.seed)
+        return RequestFinished(self._usage() if self.group is None else self.group.usage(), timing, self.seed)
 
     def apply_scaling(self, events: list[EngineEvent]) -> list[EngineEvent]:
         """The events of a step, with the ends of choices that the request's scaling stops for them, and when

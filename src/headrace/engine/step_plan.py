@@ -25,8 +25,8 @@ class StepPlan(Struct, eq=False):
 
 
 class StepResult(Struct, frozen=True, eq=False):
-    """`multi_step` is what a call of several steps brought; the tokens are in the slots. `beams` are the
-    requests whose beams have new candidates."""
+    """`multi_step` is what a call of several steps brought; the tokens are in the slots. `groups` are the
+    requests whose groups of sequences were read."""
 
     multi_step: MultiStepResult | None
-    beams: dict[str, RequestState]
+    groups: dict[str, RequestState]

@@ -30,6 +30,8 @@ def validate_request(
         raise InvalidRequest("the prompt has no tokens: give some text", param="prompt")
     asked = request.params.max_tokens
     least = 0 if request.embed is not None else asked or 1
+    if request.continuations:
+        asked, least = None, _check_continuations(request, vocabulary)
     if count + least > longest:
         wanted = f"prompt has {count:,} tokens" + (f" and max_tokens is {asked:,}" if asked else "")
         less = " or lower max_tokens" if asked else ""
@@ -78,6 +80,15 @@ def _check_kind(request: EngineRequest, embedding_size: int) -> None:
             f" {embedding_size:,}",
             param="dimensions",
         )
+
+
+def _check_continuations(request: EngineRequest, vocabulary: int) -> int:
+    """Tokens of the longest."""
+    if not all(request.continuations):
+        raise InvalidRequest("a continuation has no tokens: give each some text", param="labels")
+    for tokens in request.continuations:
+        _check_ids("labels", tokens, vocabulary)
+    return max(map(len, request.continuations))
 
 
 def _check_beams(request: EngineRequest, recurrent: bool) -> None:

@@ -26,8 +26,9 @@ class CallContext:
 
     `arrival_s` is monotonic. A `background` call yields to all others. Handlers fill in `model`, `usages`
     (one per prompt), `first_token_s` (from arrival), `load_s` (waiting for the model),
-    `warnings`, `verdicts` and `reply_headers` (those that are known when the reply begins). `hops` are the
-    servers that the request has passed.
+    `warnings`, `verdicts` (of guards: what replies, and a record of how a request was answered, show) and
+    `reply_headers` (those that are known when the reply begins). `hops` are the servers that the request has
+    passed.
     """
 
     request_id: str
@@ -45,6 +46,8 @@ class CallContext:
     error: HeadraceError | None = None
     running: list[asyncio.Future[None]] = field(default_factory=list["asyncio.Future[None]"])
     """Resolve when what was cancelled has really ended, which a client need not wait for."""
+    stops: dict[str, Callable[[int], None]] = field(default_factory=dict[str, Callable[[int], None]])
+    """Of each request that is computed, by its id: computes no more of a prompt, whose last events come."""
 
     def warn(self, param: str, message: str) -> None:
         """Add a warning: the parameter was accepted and has no effect, or another one than usual."""

@@ -9,7 +9,9 @@ from msgspec import Struct
 from headrace.chat.messages import ToolCall
 from headrace.chat.tool_formats.events import AnswerEvent, Reasoning, Text
 from headrace.engine.request import Selection, Timing, Usage
+from headrace.inference.call_context import CallContext
 from headrace.inference.events import (
+    GuardVerdict,
     InferenceEvent,
     OutputDelta,
     OutputFinished,
@@ -37,7 +39,7 @@ class Completion(Struct, frozen=True):
     """The answer to one prompt; `text`, `tokens`, `finish_reason`, `reasoning` and `tool_calls` are those of
     the first choice. With `vote`, `best_by` or `max_total_tokens` the choices are in the order of the
     `selection`, the winner first. `prompt_logprobs` has all tokens of the prompt but the first. `warnings`
-    name what was accepted and has no effect, or another one than usual.
+    name what was accepted and has no effect, or another one than usual; `guards` are the verdicts of guards.
     """
 
     choices: tuple[Choice, ...]
@@ -47,6 +49,7 @@ class Completion(Struct, frozen=True):
     prompt_logprobs: tuple[TokenText, ...] = ()
     selection: Selection | None = None
     warnings: tuple[ParameterWarning, ...] = ()
+    guards: tuple[GuardVerdict, ...] = ()
 
     @property
     def text(self) -> str:
@@ -82,11 +85,10 @@ class CompletionChunk(Struct, frozen=True):
 
 class ChunkReader:
     """Turns the events of a request with one prompt into chunks; the last one has the completion, with the
-    `warnings` that there are by then."""
+    `warnings` and `guards` that there are by then."""
 
-    def __init__(self, prepared: Prepared, warnings: Sequence[ParameterWarning] = ()) -> None:
-        self._collector = ResultCollector(1, prepared.choices)
-        self._warnings = warnings
+    def __init__(self, prepared: Prepared, call: CallContext) -> None:
+        self._collector, self._call = ResultCollector(1, prepared.choices), call
 
     def read(self, events: Sequence[InferenceEvent]) -> list[CompletionChunk]:
         """The chunks of a batch of events."""
@@ -100,7 +102,7 @@ class ChunkReader:
     def last(self) -> CompletionChunk:
         """The chunk at the end of the stream."""
         [result] = self._collector.prompts
-        return CompletionChunk("", completion=_completion(result, self._warnings))
+        return CompletionChunk("", completion=_completion(result, self._call))
 
 
 def _chunk(choice: int, parts: Sequence[AnswerEvent], tokens: tuple[int, ...]) -> CompletionChunk:
@@ -109,14 +111,21 @@ def _chunk(choice: int, parts: Sequence[AnswerEvent], tokens: tuple[int, ...]) -
     return CompletionChunk(text, choice, tokens, reasoning=reasoning)
 
 
-def _completion(result: PromptResult, warnings: Sequence[ParameterWarning]) -> Completion:
+def _completion(result: PromptResult, call: CallContext) -> Completion:
     selection, ended = result.selection, result.ended
     scores = dict(enumerate(selection.scores)) if selection is not None else {}
     choices = tuple(_choice(one, scores.get(result.choices.index(one))) for one in result.ranked())
     prompt_logprobs = () if result.scores is None else result.scores[1:]
     assert ended.seed is not None  # models of this process draw one
     return Completion(
-        choices, ended.usage, ended.timing, ended.seed, prompt_logprobs, selection, tuple(warnings)
+        choices,
+        ended.usage,
+        ended.timing,
+        ended.seed,
+        prompt_logprobs,
+        selection,
+        tuple(call.warnings),
+        tuple(call.verdicts),
     )
 
 

@@ -39,7 +39,10 @@ def encoder_inputs(request: EmbeddingRequest, model: LoadedModel, call: CallCont
 def _prompt_in_front(request: EmbeddingRequest, model: LoadedModel, call: CallContext) -> str:
     """The text in front of texts that are embedded. InvalidRequest where a prompt is named for what takes
     none."""
-    takes_prompt = request.task in _PROMPTED and any(isinstance(one, str) for one in request.inputs)
+    is_fitted = model.head is not None and model.head.kind == "fitted"
+    takes_prompt = (is_fitted or request.task in _PROMPTED) and any(
+        isinstance(one, str) for one in request.inputs
+    )
     if takes_prompt and (request.prompt_name is None or all(isinstance(one, str) for one in request.inputs)):
         rules, purpose, name = model.input_rules, request.purpose, request.prompt_name
         if name is None and purpose is not None:

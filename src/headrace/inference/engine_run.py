@@ -8,7 +8,6 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from headrace.engine.pacing import PaceOptions
 from headrace.engine.request import (
     Delta,
     EngineEvent,
@@ -139,6 +138,10 @@ class EngineRun:
         self.cancel()
         self._notify()
 
+    def stop(self, index: int) -> None:
+        """Compute no more of a request. Unlike those of `cancel`, its last events come, with its usage."""
+        self._handles[index].cancel()
+
     def cancel(self) -> None:
         """Stop what has not ended; its pages are free within one step."""
         if not self._cancelled and not self.finished.done():
@@ -171,16 +174,16 @@ class EngineRun:
         if isinstance(last, RequestFinished):
             self._call.usages.append(last.usage)
             if last.timing.late_s:
-                self._warn_late(last.timing, self._engine.limits.pace)
+                self._warn_late(last.timing)
         if isinstance(last, RequestFinished | RequestFailed):
             self._ended(1)
         self._notify()
 
-    def _warn_late(self, timing: Timing, pace: PaceOptions) -> None:
+    def _warn_late(self, timing: Timing) -> None:
         self._call.warn(
             "slo",
             f"the first token was predicted after {timing.late_s:.2f} s and came after "
-            f"{timing.first_token_s:.2f} s, the model's target is {pace.ttft_s:g} s: it was served late",
+            f"{timing.first_token_s:.2f} s, the target is {timing.target_s:g} s: it was served late",
         )
 
     def _bound(self, more_bytes: int) -> None:

@@ -124,6 +124,14 @@ class InputEmbedded(Struct, frozen=True):
     embedding: Embedding
 
 
+class PromptContinued(Struct, frozen=True):
+    """Of each continuation of a ScoringRequest the sum of the natural-log probabilities of its tokens after
+    this prompt."""
+
+    prompt: int
+    logprobs: tuple[float, ...]
+
+
 class PromptFinished(Struct, frozen=True):
     """Everything of a prompt or input has been sent. `seed` repeats its choices; None where it is not
     known."""
@@ -142,5 +150,6 @@ InferenceEvent = (
     | OutputFinished
     | ChoicesRanked
     | InputEmbedded
+    | PromptContinued
     | PromptFinished
 )

@@ -33,6 +33,7 @@ class ModelKeywords(TypedDict, total=False):
     max_turn_ms: float
     slo: Mapping[str, float] | None
     slo_policy: SloPolicy
+    slo_fallback: str | None
     cache_dir: Path | str | None
     offline: bool
     memory_bytes: int | None
@@ -99,6 +100,7 @@ class GenerateKeywords(SamplingKeywords, total=False):
     deadline_s: float | None
     priority: int | None
     disable_additional_properties: bool | None
+    guard: str | Sequence[str] | Mapping[str, Any] | None
 
 
 class ChatKeywords(GenerateKeywords, total=False):

@@ -37,6 +37,7 @@ CHAT = ("tools", "tool_choice", "parallel_tool_calls", "tool_format", "template_
 REASONING = ("reasoning_effort", "thinking_token_budget", "min_thinking_tokens", "thinking_continuation")
 SCALING = ("vote", "best_by", "max_total_tokens")
 REQUEST = ("deadline_s", "priority", "disable_additional_properties")
+GUARD = "guard"
 _LISTS = (
     *("stop", "stop_token_ids", "allowed_token_ids"),
     *("bad_words", "banned_strings", "dry_sequence_breakers"),
@@ -61,14 +62,14 @@ _PARAMS = frozenset(SamplingParams.__struct_fields__)
 
 def completion_request(prompt: PromptLike, given: Mapping[str, Any]) -> CompletionRequest:
     """A text or token ids to continue. Raises InvalidRequest for an unknown keyword."""
-    known = _PARAMS | CONSTRAINTS.keys() | {*SCALING, *REQUEST}
+    known = _PARAMS | CONSTRAINTS.keys() | {*SCALING, *REQUEST, GUARD}
     check_known("generate", given, known)
     return CompletionRequest(prompts=(as_prompt(prompt),), **_generation(given))
 
 
 def chat_request(messages: Messages, given: Mapping[str, Any]) -> ChatRequest:
     """Messages to answer. Raises InvalidRequest for an unknown keyword."""
-    known = _PARAMS | CONSTRAINTS.keys() | {*SCALING, *REQUEST, *CHAT, *REASONING}
+    known = _PARAMS | CONSTRAINTS.keys() | {*SCALING, *REQUEST, GUARD, *CHAT, *REASONING}
     check_known("chat", given, known)
     effort, budget, least, continuation = (given.get(name) for name in REASONING)
     return ChatRequest(
@@ -149,8 +150,18 @@ def _generation(given: Mapping[str, Any]) -> dict[str, Any]:
         "sampling": sampling,
         "constraint": _constraint(given),
         "scaling": ScalingSettings(**scaling) if scaling else None,
+        "guards": _guard_names(given.get(GUARD)),
         **{name: given[name] for name in REQUEST if given.get(name) is not None},
     }
+
+
+def _guard_names(given: object) -> tuple[str, ...]:
+    """The names in one text or several."""
+    names = (given,) if isinstance(given, str) else given or ()
+    found = cast("Sequence[object]", names) if isinstance(names, list | tuple) else (None,)
+    if not all(isinstance(one, str) for one in found):
+        raise InvalidRequest("guard is neither a name nor a list of names", param=GUARD)
+    return tuple(cast("Sequence[str]", found))
 
 
 def _constraint(given: Mapping[str, Any]) -> Constraint | None:

@@ -48,6 +48,9 @@ def _allowed(request: InferenceRequest, call: CallContext) -> InferenceRequest:
             f"{request.priority} is more urgent than this key may ask for: it runs with {priority}",
         )
         request = replace(request, priority=priority)
+    slo = request.slo
+    if slo is not None and slo.urgent and call.account.bounded_priority(-1) > -1:
+        request = replace(request, slo=replace(slo, urgent=False))
     keep_alive_s = allowed_keep_alive(request.keep_alive_s, call)
     return request if keep_alive_s == request.keep_alive_s else replace(request, keep_alive_s=keep_alive_s)
 

@@ -5,22 +5,22 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from msgspec.structs import replace
 
 from headrace import __version__
 from headrace.engine.validation import MAX_PRIORITY
-from headrace.errors import InvalidRequest
+from headrace.errors import InvalidRequest, TargetUnreachable
 from headrace.grammar.constraint import GrammarError
 from headrace.inference.call_context import CallContext
 from headrace.inference.engine_run import EngineRun
 from headrace.inference.event_bridge import EventBridge
 from headrace.inference.events import Prepared, PreparedPrompt, Started
-from headrace.inference.handler import Batch
+from headrace.inference.handler import Batch, EventBatches
 from headrace.inference.model_runner import check_tasks
 from headrace.inference.model_source import ModelSource, ModelThreads
 from headrace.inference.preparation import PreparedRequest, prepare_request, prompt_texts
@@ -33,6 +33,57 @@ HASHED_BYTES = 64 * 1024  # of the beginning and the end of each file of weights
 QUICK_TOKENS = 4 * 1024
 QUICK_CHARACTERS = 4 * 1024
 """Smaller requests are prepared and submitted on the event loop: handing them to a thread takes longer."""
+
+
+class Degraded(Exception):
+    """A model would be late, and another one is to answer."""
+
+    def __init__(self, refusal: TargetUnreachable, fallback: str) -> None:
+        super().__init__(refusal.message)
+        self.refusal, self.fallback, self.message = refusal, fallback, refusal.message
+
+
+class Degrading:
+    """The batches of a model, or of its fallback where it cannot make the target of its first token."""
+
+    __slots__ = ("_answer", "_batches", "_call", "_is_decided", "_request")
+
+    def __init__(
+        self,
+        answer: Callable[[InferenceRequest], EventBatches],
+        request: InferenceRequest,
+        call: CallContext,
+    ) -> None:
+        self._answer, self._request, self._call = answer, request, call
+        self._batches = answer(request)
+        self._is_decided = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    def __anext__(self) -> Awaitable[Batch]:
+        return self._batches.__anext__() if self._is_decided else self._first()
+
+    async def _first(self) -> Batch:
+        try:
+            batch = await self._batches.__anext__()
+        except Degraded as late:
+            batch = await self._first_of_fallback(late)
+        self._is_decided = True
+        return batch
+
+    async def _first_of_fallback(self, late: Degraded) -> Batch:
+        self._call.warn("slo", f"{late.message}; {late.fallback} answers instead of {self._call.model}")
+        await self._batches.aclose()
+        self._batches = self._answer(replace(self._request, model=late.fallback))
+        try:
+            return await self._batches.__anext__()
+        except Degraded as error:  # late, too: there is no third one
+            raise error.refusal from None
+
+    async def aclose(self) -> None:
+        """Cancel what is running."""
+        await self._batches.aclose()
 
 
 class LocalHandler:
@@ -56,27 +107,41 @@ class LocalHandler:
         if self._bridge is not None:
             self._bridge.close()
 
-    async def handle(self, request: InferenceRequest, call: CallContext) -> AsyncGenerator[Batch]:
+    def handle(self, request: InferenceRequest, call: CallContext) -> EventBatches:
         """See `Handler.handle`."""
+        return Degrading(lambda asked: self._answer(asked, call), request, call)
+
+    async def _answer(self, request: InferenceRequest, call: CallContext) -> AsyncGenerator[Batch]:
+        """The events of one model. Degraded, before any of them, where another one is to answer."""
         asked_s = time.monotonic()
         model, release = await self._models.acquire(self._name(request), request.keep_alive_s, call)
-        call.load_s = time.monotonic() - asked_s
+        call.load_s += time.monotonic() - asked_s
         run: EngineRun | None = None
+        pace, may_be_refused = model.engine.limits.pace, _may_be_refused(request, model)
         try:
             self._check_kind(request, model)
             prepared = await self._prepared(request, model, call)
-            yield [_announced(request, prepared, model)]
+            announced = _announced(request, prepared, model)
+            is_sure = not may_be_refused or pace.fallback is None
+            if is_sure:
+                yield [announced]
             run = await self._started(prepared, model, call)
+            call.stops[request.id] = run.stop
             # Where it may be refused because of its target, no reply begins before that is decided.
-            first = await run.next() if model.engine.limits.pace.refuses else []
+            first = await run.next() if may_be_refused else []
+            if not is_sure:
+                yield [announced]
             yield [Started()]
             read = prepared.reader.read
             while indexed := first or await run.next():
                 first = []
                 self._computing(run)
                 yield [event for index, events in indexed for event in read(index, events)]
+        except TargetUnreachable as error:
+            raise error if pace.fallback is None else Degraded(error, pace.fallback) from None
         finally:
             if run is not None:
+                call.stops.pop(request.id, None)
                 self._end(run, call)
             call.when_ended(release)
 
@@ -177,6 +242,10 @@ class LocalHandler:
         if self._bridge is None or self._bridge.loop is not loop:
             self._bridge = EventBridge(loop)
         return self._bridge
+
+
+def _may_be_refused(request: InferenceRequest, model: LoadedModel) -> bool:
+    return model.engine.limits.pace.refuses(None if request.slo is None else request.slo.ttft_s)
 
 
 def _announced(request: InferenceRequest, prepared: PreparedRequest, model: LoadedModel) -> Prepared:

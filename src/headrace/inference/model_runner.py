@@ -32,6 +32,7 @@ TASK_WORDS: Mapping[TaskName, str] = {
     "token_classify": "classify tokens",
     "entities": "find entities by labels",
     "rerank": "rank documents for a query",
+    "zero_shot": "classify by labels of your own",
 }
 """What a model can do, after the word "can"."""
 

@@ -9,6 +9,7 @@ from headrace.chat.output_parser import OutputParser
 from headrace.chat.tool_formats.events import AnswerEvent, CallEnd, Text
 from headrace.engine.request import (
     ChoiceFinished,
+    ContinuationsScored,
     Delta,
     Embedding,
     EngineEvent,
@@ -23,6 +24,7 @@ from headrace.inference.events import (
     InputEmbedded,
     OutputDelta,
     OutputFinished,
+    PromptContinued,
     PromptFinished,
     PromptScored,
     TokenText,
@@ -104,6 +106,8 @@ class OutputReader:
                 found.append(ChoicesRanked(index, event))
             elif isinstance(event, Embedding):
                 found.append(InputEmbedded(index, event))
+            elif isinstance(event, ContinuationsScored):
+                found.append(PromptContinued(index, event.logprobs))
         return found
 
     def _finished(self, choice: int, event: ChoiceFinished) -> OutputFinished:

@@ -32,6 +32,7 @@ from headrace.inference.requests import (
     GenerationRequest,
     InferenceRequest,
     Prompt,
+    ScoringRequest,
 )
 from headrace.sampling.params import SamplingParams, with_defaults
 from headrace.tokenization.infill import infill_prompt
@@ -65,6 +66,8 @@ def prepare_request(
         return _completion(request, model, call)
     if isinstance(request, EmbeddingRequest):
         return _embedding(request, model, call)
+    if isinstance(request, ScoringRequest):
+        return _scoring(request, model, call)
     raise TypeError(f"no handler for {type(request).__name__}")
 
 
@@ -205,6 +208,19 @@ def _embedding(request: EmbeddingRequest, model: LoadedModel, call: CallContext)
     return PreparedRequest(requests, reader, 1, None)
 
 
+def _scoring(request: ScoringRequest, model: LoadedModel, call: CallContext) -> PreparedRequest:
+    requests = tuple(
+        EngineRequest(
+            prompt=prompt,
+            continuations=request.continuations,
+            **_common(request, f"{request.id}-{index}", call),
+        )
+        for index, prompt in enumerate(request.prompts)
+    )
+    reader = OutputReader(model.tokenizer, request.prompts, 1, lambda: None)
+    return PreparedRequest(requests, reader, 1, None)
+
+
 def _after(context: tuple[int, ...], ids: tuple[int, ...], tokenizer: Tokenizer) -> tuple[int, ...]:
     """The tokens of a turn after those of `context`, with one beginning of the sequence."""
     if context and ids[:1] == (tokenizer.bos_id,):
@@ -220,6 +236,7 @@ def _common(request: InferenceRequest, request_id: str, call: CallContext) -> di
         "account": call.account.cache_salt,  # unlike its name, no other account has it
         "priority": request.priority,
         "deadline_s": request.deadline_s,
+        "slo": request.slo,
     }
 
 

@@ -9,6 +9,7 @@ from msgspec import Struct, field
 
 from headrace.chat.messages import Message
 from headrace.chat.tools import ToolUse
+from headrace.engine.request import Targets
 from headrace.grammar.constraint import Constraint
 from headrace.inference.input_purpose import InputPurpose
 from headrace.weights.head import TaskName
@@ -56,7 +57,7 @@ class InferenceRequest(Struct, frozen=True, kw_only=True):
 
     `model` None is the default model, kept loaded for `keep_alive_s` after its use (None: as configured).
     `cache_key` separates prefix caches within an account. A lower `priority` runs sooner; `deadline_s`
-    counts from submission.
+    counts from submission. `slo` are targets of its own.
     """
 
     id: str
@@ -65,6 +66,7 @@ class InferenceRequest(Struct, frozen=True, kw_only=True):
     cache_key: str | None = None
     priority: int = 0
     deadline_s: float | None = None
+    slo: Targets | None = None
 
 
 class GenerationRequest(InferenceRequest, frozen=True, kw_only=True):
@@ -115,6 +117,13 @@ class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
 
     prompts: tuple[Prompt, ...]
     suffix: str | None = None
+
+
+class ScoringRequest(InferenceRequest, frozen=True, kw_only=True):
+    """How likely each of `continuations` is after each of `prompts`, by a decoder; nothing is generated."""
+
+    prompts: tuple[tuple[int, ...], ...]
+    continuations: tuple[tuple[int, ...], ...]
 
 
 class TextPair(Struct, frozen=True):

@@ -15,6 +15,7 @@ from headrace.inference.events import (
     InputEmbedded,
     OutputDelta,
     OutputFinished,
+    PromptContinued,
     PromptFinished,
     PromptScored,
     TokenText,
@@ -64,6 +65,7 @@ class PromptResult(Struct):
     selection: Selection | None = None
     finished: PromptFinished | None = None
     embedding: Embedding | None = None
+    continuations: tuple[float, ...] = ()
 
     @property
     def ended(self) -> PromptFinished:
@@ -104,6 +106,8 @@ class ResultCollector:
                 self.prompts[event.prompt].selection = event.selection
             elif isinstance(event, InputEmbedded):
                 self.prompts[event.input].embedding = event.embedding
+            elif isinstance(event, PromptContinued):
+                self.prompts[event.prompt].continuations = event.logprobs
 
 
 async def collect(stream: OpenStream) -> ResultCollector:

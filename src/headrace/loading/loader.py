@@ -24,6 +24,7 @@ from headrace.loading.planned_model import PlannedModel, prepare
 from headrace.sampling.params import SamplingParams
 from headrace.sampling.sampler import Sampler
 from headrace.weights.config_json import Config, find
+from headrace.weights.head import read_head
 from headrace.weights.input_rules import read_input_rules
 from headrace.weights.packing.packed_cache import CacheTroubles
 from headrace.weights.pooling import Pooling
@@ -58,7 +59,7 @@ def start(
         defaults = default_params(prepared.checkpoint.generation_config)
     return LoadedModel(
         name=prepared.name,
-        folder=prepared.folder,
+        folder=prepared.fitted or prepared.folder,
         context_length=prepared.plan.context,
         tokenizer=prepared.tokenizer,
         template=prepared.template,
@@ -68,7 +69,7 @@ def start(
         created_s=int(time.time()),
         cache_failures=troubles.failures,
         cache_damages=troubles.damages,
-        head=prepared.model.head,
+        head=prepared.model.head if prepared.fitted is None else read_head(prepared.fitted),
         input_rules=read_input_rules(prepared.folder),
     )
 

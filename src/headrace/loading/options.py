@@ -43,6 +43,12 @@ class EngineOptions(ModelSettings, frozen=True, kw_only=True):
         for name, setting in OPTIONS.items():
             setting.check(getattr(self, name))
         self._check_drafts()
+        if (self.slo_policy == "degrade") != (self.slo_fallback is not None):
+            raise UsageError(
+                "slo_policy degrade and slo_fallback, the model that answers then, go together: give both or"
+                " neither",
+                param="slo_fallback" if self.slo_policy == "degrade" else "slo_policy",
+            )
         if self.max_batch_tokens < self.max_num_seqs:
             raise UsageError(
                 f"max_batch_tokens is {self.max_batch_tokens} and max_num_seqs {self.max_num_seqs}: every"
@@ -89,6 +95,7 @@ def pace_of(options: EngineOptions) -> PaceOptions:
         ttft_s=None if "ttft_ms" not in slo else slo["ttft_ms"] / 1e3,
         tpot_s=None if "tpot_ms" not in slo else slo["tpot_ms"] / 1e3,
         slo_policy=options.slo_policy,
+        fallback=options.slo_fallback,
     )
 
 

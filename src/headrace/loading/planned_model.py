@@ -35,6 +35,7 @@ from headrace.tokenization.tokenizer import Tokenizer
 from headrace.weights.checkpoint import open_checkpoint
 from headrace.weights.checkpoint_reader import CheckpointReader
 from headrace.weights.config_json import Config
+from headrace.weights.fitted_head import encoder_folder
 from headrace.weights.head import chosen_head
 from headrace.weights.hub.bundled import BUNDLED_DEFAULT
 from headrace.weights.hub.resolver import resolve
@@ -62,6 +63,7 @@ class PlannedModel(Struct, frozen=True, kw_only=True):
     plan: MemoryPlan
     normalize: bool
     draft: PlannedModel | None = None  # where it has the same checkpoint: the model's own first layers
+    fitted: Path | None = None  # the folder of a classifier on the vectors of this encoder
 
     def __enter__(self) -> Self:
         return self
@@ -86,6 +88,10 @@ def prepare(name: str | None, options: EngineOptions) -> PlannedModel:
     """Everything up to the memory plan; the caller closes the checkpoint."""
     name = BUNDLED_DEFAULT if name is None else name
     folder = resolve(name, offline=options.offline)
+    encoder = encoder_folder(folder, offline=options.offline)
+    if encoder != folder:
+        planned = prepare(str(encoder), options)
+        return replace(planned, name=served_name(name, folder), fitted=folder)
     checkpoint = open_checkpoint(folder)
     try:
         text = load_text_assets(folder, checkpoint.metadata)

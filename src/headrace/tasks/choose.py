@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from headrace.errors import InvalidRequest
 from headrace.inference.call_context import CallContext
 from headrace.inference.keywords import new_id
 from headrace.inference.model_runner import ModelRunner
 from headrace.inference.preparation import chat_prompt, chat_tokens
 from headrace.inference.requests import ChatRequest
-from headrace.tasks.classify import Classification
+from headrace.tasks.continuation_logprobs import Ids, continuation_logprobs
+from headrace.tasks.label_scores import Classification, activated, best_label
 from headrace.tasks.task_limits import check_labels
-from headrace.tasks.token_logprobs import Ids, label_logprobs
 from headrace.tokenization.prompts import check_characters
 
 if TYPE_CHECKING:
@@ -39,36 +37,44 @@ async def choose(
     InvalidRequest for labels that mean nothing or that the tokenizer cannot tell apart, and where the model
     does not generate.
     """
+    [found] = await choose_each(runner, name, [prompt], labels, call, raw=raw)
+    return found
+
+
+async def choose_each(
+    runner: ModelRunner,
+    name: str | None,
+    prompts: Sequence[str | Sequence[Message]],
+    labels: Sequence[str],
+    call: CallContext,
+    *,
+    raw: bool = False,
+) -> list[Classification]:
+    """As `choose` for each of several prompts, which are computed together and end alike: all with white
+    space, all without, or with messages."""
     check_labels(labels)
     async with runner.lease(name, call, "generate") as model:
-        ids, written = await runner.in_thread(model, lambda: _tokens(model, prompt, labels, call))
-        sums = np.array(await label_logprobs(runner, model.name, ids, written, call))
-    scores = sums if raw else _softmax(sums)
-    return Classification(labels[int(np.argmax(sums))], tuple(map(float, scores)), tuple(labels))
+        ids = await runner.in_thread(model, lambda: [_prompt_ids(model, one, call) for one in prompts])
+        written = await runner.in_thread(model, lambda: _label_ids(model, prompts[0], labels))
+        sums = await continuation_logprobs(runner, model.name, ids, written, call)
+    scores = sums if raw else activated(sums, "softmax")
+    return [best_label(row, tuple(labels)) for row in scores]
 
 
-def _softmax(sums: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> list[float]:
-    found = np.exp(sums - sums.max())
-    return list(found / found.sum())
-
-
-def _tokens(
-    model: LoadedModel, prompt: str | Sequence[Message], labels: Sequence[str], call: CallContext
-) -> tuple[Ids, list[Ids]]:
-    """The prompt's tokens and those of each label."""
-    tokenizer = model.tokenizer
+def _prompt_ids(model: LoadedModel, prompt: str | Sequence[Message], call: CallContext) -> Ids:
     if isinstance(prompt, str):
         check_characters(prompt, model.context_length, "prompt")
-        ids, before = tuple(tokenizer.encode_prompt(prompt)), "" if prompt[-1:].isspace() else " "
-        if before == " " and not prompt:
-            before = ""
-    else:
-        ids = chat_tokens(
-            chat_prompt(ChatRequest(id=new_id(), messages=tuple(prompt)), model, call, None), model
-        )
-        before = ""
+        return tuple(model.tokenizer.encode_prompt(prompt))
+    request = ChatRequest(id=new_id(), messages=tuple(prompt))
+    return chat_tokens(chat_prompt(request, model, call, None), model)
+
+
+def _label_ids(model: LoadedModel, prompt: str | Sequence[Message], labels: Sequence[str]) -> list[Ids]:
+    """The tokens of each label after a prompt: with a blank before it where a text does not end with one."""
+    before = " " if isinstance(prompt, str) and prompt and not prompt[-1].isspace() else ""
     written = [
-        tuple(tokenizer.encode(before + label, add_special=False, parse_special=False)) for label in labels
+        tuple(model.tokenizer.encode(before + label, add_special=False, parse_special=False))
+        for label in labels
     ]
     for label, tokens in zip(labels, written, strict=True):
         if not tokens:
@@ -79,4 +85,4 @@ def _tokens(
         raise InvalidRequest(
             "the tokenizer reads two of the labels alike: write one in other words", param="labels"
         )
-    return ids, written
+    return written

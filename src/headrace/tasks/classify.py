@@ -1,35 +1,26 @@
-"""Texts to labels: sequence classifiers, cross-encoders, reward models, regressions."""
+"""Texts to labels: sequence classifiers, cross-encoders, reward models, regressions, fitted classifiers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
 
+from headrace.engine.unit_rows import unit_rows
+from headrace.errors import InvalidRequest
 from headrace.inference.call_context import CallContext
 from headrace.inference.keywords import new_id
 from headrace.inference.model_runner import ModelRunner
 from headrace.inference.requests import EmbeddingRequest, TextPair
 from headrace.ops.value import Array
+from headrace.tasks.few_shot import fitted_regression
+from headrace.tasks.label_scores import Classification, activated, best_label
 from headrace.weights.head import Activation, Head
 
-
-class Classification(Struct, frozen=True):
-    """`scores` of all `labels`, in the model's order; `label` is the one with the highest score.
-
-    A model with one label gives a score, such as how well a document answers a query.
-    """
-
-    label: str
-    scores: tuple[float, ...]
-    labels: tuple[str, ...]
-
-    @property
-    def score(self) -> float:
-        """The score of `label`."""
-        return max(self.scores)
+if TYPE_CHECKING:
+    from headrace.engine.client import LoadedModel
 
 
 async def classify(
@@ -51,28 +42,25 @@ async def classify(
     async with runner.lease(name, call, "classify") as model:
         head = model.head
         assert head is not None
+        if head.kind == "fitted":
+            _check_single(inputs, model)
         request = EmbeddingRequest(
             id=new_id(), model=model.name, inputs=tuple(inputs), task="classify", truncate=truncate
         )
         rows = await runner.rows(request, call)
     if activation is not None:
         head = replace(head, activation=activation)
+        if head.kind == "fitted":
+            regression = fitted_regression(model.folder, model.created_s, model.engine.limits.embedding_size)
+            return regression.classify(unit_rows(np.concatenate(rows)), raw=raw) if rows else []
     return [classification(head, row[0], raw=raw) for row in rows]
+
+
+def _check_single(inputs: Sequence[str | TextPair], model: LoadedModel) -> None:
+    if any(isinstance(one, TextPair) for one in inputs):
+        raise InvalidRequest(f"{model.name} classifies texts, not pairs: send texts", param="input")
 
 
 def classification(head: Head, logits: Array, *, raw: bool = False) -> Classification:
     """The result of one row of logits [labels]."""
-    scores = logits if raw else activated(logits, head.activation)
-    return Classification(head.labels[int(np.argmax(scores))], tuple(map(float, scores)), head.labels)
-
-
-def activated(logits: Array, activation: Activation) -> Array:
-    """Logits [..., labels] as probabilities: of all labels together, of each, or as they are."""
-    if activation == "identity":
-        return logits
-    wide = logits.astype(np.float64)
-    if activation == "sigmoid":
-        with np.errstate(over="ignore"):  # 1 / inf = 0 is the correct limit
-            return (1 / (1 + np.exp(-wide))).astype(np.float32)
-    exponentials = np.exp(wide - wide.max(-1, keepdims=True))
-    return (exponentials / exponentials.sum(-1, keepdims=True)).astype(np.float32)
+    return best_label(logits if raw else activated(logits, head.activation), head.labels)

@@ -7,14 +7,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
 from msgspec import Struct
 
 from headrace.errors import UnsupportedModel
 from headrace.inference.call_context import CallContext
 from headrace.inference.model_runner import ModelRunner
 from headrace.inference.requests import TextPair
-from headrace.tasks.token_logprobs import Ids, token_logprobs
+from headrace.tasks.continuation_logprobs import Ids, continuation_logprobs
+from headrace.tasks.label_scores import activated
 from headrace.tokenization.prompts import check_characters
 
 if TYPE_CHECKING:
@@ -96,12 +96,9 @@ async def judge(
     prompts = await runner.in_thread(
         model, lambda: [_prompt(model, wording, wording.pieces(pair, instruction)) for pair in pairs]
     )
-    likely = np.array(await token_logprobs(runner, name, prompts, yes, call))
-    unlikely = np.array(await token_logprobs(runner, name, prompts, no, call))
-    if raw:
-        return (likely - unlikely).tolist()
-    with np.errstate(over="ignore"):  # 1 / inf = 0 is the correct limit
-        return (1 / (1 + np.exp(unlikely - likely))).tolist()
+    found = await continuation_logprobs(runner, name, prompts, [(yes,), (no,)], call)
+    logits = found[:, 0] - found[:, 1]
+    return (logits if raw else activated(logits, "sigmoid")).tolist()
 
 
 def _token(model: LoadedModel, word: str) -> int:

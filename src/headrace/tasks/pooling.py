@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+import numpy as np
+
 from headrace.inference.call_context import CallContext
 from headrace.inference.keywords import new_id
 from headrace.inference.model_runner import ModelRunner
 from headrace.inference.requests import EmbeddingRequest, Prompt
 from headrace.ops.value import Array
-from headrace.tasks.classify import activated
+from headrace.tasks.label_scores import activated
 
 PoolingTask = Literal["embed", "token_embed", "classify", "token_classify"]
 _TASKS: tuple[PoolingTask, ...] = ("token_embed", "embed", "classify", "token_classify")
@@ -47,7 +49,7 @@ async def pool(
         rows = await runner.rows(request, call)
         if asked in ("classify", "token_classify") and activation:
             assert model.head is not None
-            rows = [activated(one, model.head.activation) for one in rows]
+            rows = [activated(one, model.head.activation).astype(np.float32) for one in rows]
     if asked in ("embed", "classify"):
         return [one[0] for one in rows]
     return rows

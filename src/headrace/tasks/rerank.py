@@ -20,6 +20,7 @@ from headrace.inference.model_runner import ModelRunner
 from headrace.inference.requests import EmbeddingRequest, TextPair
 from headrace.tasks.classify import classify
 from headrace.tasks.judge import judge, judges
+from headrace.tasks.label_scores import activated
 from headrace.tasks.late_interaction import max_sim, token_vectors
 from headrace.tasks.task_limits import check_count, check_texts
 
@@ -138,11 +139,8 @@ async def _cross_encoded(
             param="model",
         )
     found = await classify(runner, name, pairs, call, truncate=options.truncate, raw=True)
-    logits = np.array([one.scores[0] for one in found], np.float64)
-    if options.raw:
-        return logits.tolist()
-    with np.errstate(over="ignore"):  # 1 / inf = 0 is the correct limit
-        return (1 / (1 + np.exp(-logits))).tolist()
+    logits = np.array([one.scores[0] for one in found])
+    return (logits if options.raw else activated(logits, "sigmoid")).tolist()
 
 
 def _places(texts: Sequence[str]) -> tuple[list[str], list[int]]:

@@ -1,114 +1,31 @@
-"""The methods of `LLM` and `AsyncLLM` for tasks, which both make of one coroutine each."""
+"""The methods of `LLM` and `AsyncLLM` for tasks."""
 
 from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
-import numpy as np
-
-from headrace.chat.messages import messages_from_openai
-from headrace.engine.unit_rows import unit_rows
-from headrace.inference.call_context import CallContext
-from headrace.inference.keywords import Messages, new_call, new_id
-from headrace.inference.requests import EmbeddingRequest, TextPair
+from headrace.inference.keywords import Messages, PromptLike
+from headrace.inference.requests import TextPair
 from headrace.ops.value import Array
-from headrace.tasks import choose as choosing
-from headrace.tasks import few_shot
-from headrace.tasks import rerank as reranking
-from headrace.tasks.classify import Classification
-from headrace.tasks.few_shot import TextClassifier
+from headrace.tasks.embed import pooled
+from headrace.tasks.entities import Entity
+from headrace.tasks.entity_finders.search import EntityKeywords
+from headrace.tasks.few_shot import STRENGTH, AsyncTextClassifier, Examples, TextClassifier
+from headrace.tasks.label_scores import Classification
+from headrace.tasks.late_interaction import Role
+from headrace.tasks.pii.keywords import RedactKeywords
+from headrace.tasks.pii.redaction import Redacted
 from headrace.tasks.rerank import DocumentScore, PairOptions
-from headrace.tasks.task_limits import check_texts
-from headrace.tasks.zero_shot import TEMPLATE, zero_shot
-
-if TYPE_CHECKING:
-    from headrace.engine.client import LoadedModel
-    from headrace.inference.model_runner import ModelRunner
+from headrace.tasks.sparse import SparseVector
+from headrace.tasks.task_work import TaskWork, several
+from headrace.tasks.zero_shot import TEMPLATE
 
 LOG = logging.getLogger("headrace.llm")
 T = TypeVar("T")
-Examples = Mapping[str, Sequence[str]] | Sequence[tuple[str, str]]
-
-
-@contextmanager
-def told_call() -> Generator[CallContext]:
-    """The call of a task. Its warnings are logged when the block ends: results have no place for them."""
-    call = new_call()
-    yield call
-    for warning in call.warnings:
-        LOG.warning("%s", warning.message)
-
-
-class TaskWork:
-    """What the methods do, as coroutines of a model's runner."""
-
-    runner: ModelRunner
-
-    @property
-    @abstractmethod
-    def model(self) -> LoadedModel:
-        """The loaded model."""
-
-    @abstractmethod
-    def _check_open(self) -> None: ...
-
-    async def _rerank(
-        self, query: str, documents: Sequence[str], top_n: int | None, options: PairOptions
-    ) -> list[DocumentScore]:
-        self._check_open()
-        with told_call() as call:
-            return await reranking.rerank(
-                self.runner, None, query, list(documents), call, top_n=top_n, options=options
-            )
-
-    async def _score(self, pairs: Sequence[tuple[str, str] | TextPair], options: PairOptions) -> list[float]:
-        self._check_open()
-        check_texts(pairs, "pairs")
-        read = [pair if isinstance(pair, TextPair) else TextPair(*pair) for pair in pairs]
-        with told_call() as call:
-            return await reranking.score_pairs(self.runner, None, read, call, options)
-
-    async def _zero_shot(
-        self,
-        texts: str | Sequence[str],
-        labels: Sequence[str],
-        template: str,
-        multi_label: bool,
-        truncate: bool,
-    ) -> list[Classification]:
-        self._check_open()
-        with told_call() as call:
-            return await zero_shot(
-                self.runner,
-                None,
-                [texts] if isinstance(texts, str) else list(texts),
-                labels,
-                call,
-                hypothesis_template=template,
-                multi_label=multi_label,
-                truncate=truncate,
-            )
-
-    async def _choose(self, prompt: str | Messages, labels: Sequence[str], raw: bool) -> Classification:
-        self._check_open()
-        asked = prompt if isinstance(prompt, str) else messages_from_openai(list(prompt))
-        with told_call() as call:
-            return await choosing.choose(self.runner, None, asked, labels, call, raw=raw)
-
-    async def _unit_vectors(self, texts: Sequence[str]) -> Array:
-        self._check_open()
-        request = EmbeddingRequest(id=new_id(), inputs=tuple(texts))
-        with told_call() as call:
-            return unit_rows(np.concatenate(await self.runner.rows(request, call)))
-
-    def _classifier(self, embed: Callable[[Sequence[str]], Array], folder: str | Path) -> TextClassifier:
-        size = self.model.engine.limits.embedding_size
-        return TextClassifier.load(folder, self.model.name, embed, size)
 
 
 class BlockingTasks(TaskWork):
@@ -116,6 +33,75 @@ class BlockingTasks(TaskWork):
 
     @abstractmethod
     def _run(self, work: Coroutine[Any, Any, T]) -> T: ...
+
+    def embed(
+        self,
+        texts: str | Sequence[PromptLike],
+        *,
+        dimensions: int | None = None,
+        prompt_name: str | None = None,
+    ) -> Array:
+        """Vectors [texts, dimensions] of texts (or token ids), float32, by an encoder such as BERT.
+
+        They have length 1 unless the model says otherwise; of `dimensions` numbers the first are kept.
+        `prompt_name` is a prompt of the model ("query"), which goes in front of the texts; None: its default.
+        InvalidRequest where the model generates text instead, ContextLengthExceeded where a text is too long
+        for it: texts are never cut.
+        """
+        vectors = self._run(self._vectors(several(texts), dimensions, prompt_name))
+        return pooled(vectors, self._size(dimensions))
+
+    def embed_tokens(self, texts: str | Sequence[PromptLike]) -> list[Array]:
+        """Of each text the vectors [tokens, size] of its tokens, by an encoder loaded with
+        `pooling="none"`."""
+        return self._run(self._vectors(several(texts), None))
+
+    def entities(
+        self,
+        texts: str | Sequence[str],
+        labels: Sequence[str] | None = None,
+        **options: Unpack[EntityKeywords],
+    ) -> list[list[Entity]]:
+        """Of each text the entities of these labels, in order, by a tagger such as the bundled `tagger`, a
+        GLiNER checkpoint, or a model that classifies tokens (then `labels` are some of its own, None: all).
+
+        Labels are words of your own ("phone number"). Keywords are the fields of `Search`: `threshold` (0.5),
+        `flat_ner`, `multi_label`, `truncate`, `window`, `stride`, `aggregation`. A text that is longer than
+        the model reads at once raises ContextLengthExceeded unless `truncate=True` cuts it, or `stride`
+        (tokens that two windows share) or `window` (tokens of one, at most) have it read in windows.
+        InvalidRequest for arguments that mean nothing or a model that finds no entities.
+        """
+        return self._run(self._entities(texts, labels, options))
+
+    def classify(
+        self, texts: str | Sequence[str | TextPair], *, truncate: bool = False, raw: bool = False
+    ) -> list[Classification]:
+        """Of each text, or `TextPair` of two texts, the scores of the labels, by a sequence classifier, a
+        cross-encoder or a reward model; one text gives a list of one.
+
+        Scores are probabilities as the checkpoint says (softmax, or sigmoid of each label); `raw` ones are
+        logits. InvalidRequest where the model classifies no texts, ContextLengthExceeded for a text that is
+        too long unless it may be cut (`truncate`).
+        """
+        return self._run(self._classify(texts, truncate, raw))
+
+    def sparse(self, texts: str | Sequence[str], *, truncate: bool = False) -> list[SparseVector]:
+        """Of each text the weights of vocabulary entries, by a SPLADE model. Errors as `classify`."""
+        return self._run(self._sparse(texts, truncate))
+
+    def token_vectors(
+        self, texts: str | Sequence[str], *, role: Role = "document", truncate: bool = False
+    ) -> list[Array]:
+        """Of each text the vectors [tokens, size] of its tokens, by a model for late interaction (ColBERT) or
+        one loaded with `pooling="none"`. `role` "query" or "document" says how the former reads them. Errors
+        as `classify`."""
+        return self._run(self._token_vectors(texts, role, truncate))
+
+    def redact(self, texts: str | Sequence[str], **keywords: Unpack[RedactKeywords]) -> list[Redacted]:
+        """Each text without personal data: what `headrace.redact` finds by patterns and, by a model for
+        entities, names and places too. Keywords are those of `headrace.redact`; all texts share one vault.
+        """
+        return self._run(self._redact(texts, keywords))
 
     def rerank(
         self,
@@ -169,21 +155,18 @@ class BlockingTasks(TaskWork):
         generated: the tokens of the labels are scored. `raw` scores are log-probabilities."""
         return self._run(self._choose(prompt, labels, raw))
 
-    def fit_classifier(self, examples: Examples, *, strength: float = 0.01) -> TextClassifier:
+    def fit_classifier(self, examples: Examples, *, strength: float = STRENGTH) -> TextClassifier:
         """A classifier of texts from a few examples of each label: pairs (text, label), or texts by label.
 
         The model must be an embedder. Training takes seconds and gives the same numbers each time; a larger
         `strength` keeps the weights smaller.
         """
-        texts, labels = few_shot.check_examples(examples)
-        vectors = self._run(self._unit_vectors(texts))
-        return TextClassifier(
-            few_shot.fit(vectors, labels, strength=strength), self.model.name, self._embed_units
-        )
+        fitted = self._run(self._fitted(examples, strength))
+        return TextClassifier(fitted, self._encoder, self._embed_units)
 
     def load_classifier(self, folder: str | Path) -> TextClassifier:
         """What `TextClassifier.save` wrote, made with this model."""
-        return self._classifier(self._embed_units, folder)
+        return TextClassifier(self._loaded(folder), self._encoder, self._embed_units)
 
     def _embed_units(self, texts: Sequence[str]) -> Array:
         return self._run(self._unit_vectors(texts))
@@ -191,6 +174,50 @@ class BlockingTasks(TaskWork):
 
 class AsyncTasks(TaskWork):
     """Methods of `AsyncLLM`."""
+
+    async def embed(
+        self,
+        texts: str | Sequence[PromptLike],
+        *,
+        dimensions: int | None = None,
+        prompt_name: str | None = None,
+    ) -> Array:
+        """See `LLM.embed`."""
+        vectors = await self._vectors(several(texts), dimensions, prompt_name)
+        return pooled(vectors, self._size(dimensions))
+
+    async def embed_tokens(self, texts: str | Sequence[PromptLike]) -> list[Array]:
+        """See `LLM.embed_tokens`."""
+        return await self._vectors(several(texts), None)
+
+    async def entities(
+        self,
+        texts: str | Sequence[str],
+        labels: Sequence[str] | None = None,
+        **options: Unpack[EntityKeywords],
+    ) -> list[list[Entity]]:
+        """See `LLM.entities`."""
+        return await self._entities(texts, labels, options)
+
+    async def classify(
+        self, texts: str | Sequence[str | TextPair], *, truncate: bool = False, raw: bool = False
+    ) -> list[Classification]:
+        """See `LLM.classify`."""
+        return await self._classify(texts, truncate, raw)
+
+    async def sparse(self, texts: str | Sequence[str], *, truncate: bool = False) -> list[SparseVector]:
+        """See `LLM.sparse`."""
+        return await self._sparse(texts, truncate)
+
+    async def token_vectors(
+        self, texts: str | Sequence[str], *, role: Role = "document", truncate: bool = False
+    ) -> list[Array]:
+        """See `LLM.token_vectors`."""
+        return await self._token_vectors(texts, role, truncate)
+
+    async def redact(self, texts: str | Sequence[str], **keywords: Unpack[RedactKeywords]) -> list[Redacted]:
+        """See `LLM.redact`."""
+        return await self._redact(texts, keywords)
 
     async def rerank(
         self,
@@ -237,3 +264,11 @@ class AsyncTasks(TaskWork):
     ) -> Classification:
         """See `LLM.choose`."""
         return await self._choose(prompt, labels, raw)
+
+    async def fit_classifier(self, examples: Examples, *, strength: float = STRENGTH) -> AsyncTextClassifier:
+        """See `LLM.fit_classifier`."""
+        return AsyncTextClassifier(await self._fitted(examples, strength), self._encoder, self._unit_vectors)
+
+    def load_classifier(self, folder: str | Path) -> AsyncTextClassifier:
+        """See `LLM.load_classifier`."""
+        return AsyncTextClassifier(self._loaded(folder), self._encoder, self._unit_vectors)

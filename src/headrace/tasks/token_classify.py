@@ -13,7 +13,7 @@ from headrace.inference.keywords import new_id
 from headrace.inference.model_runner import ModelRunner
 from headrace.inference.requests import EmbeddingRequest
 from headrace.ops.value import Array
-from headrace.tasks.classify import activated
+from headrace.tasks.label_scores import activated
 from headrace.tasks.token_labels import Aggregation, TokenEntity, TokenScores, merged, read_entities
 from headrace.tokenization.prompts import check_characters
 from headrace.tokenization.tokenizer import MarkedTokens

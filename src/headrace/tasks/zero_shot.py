@@ -13,10 +13,11 @@ from headrace.inference.call_context import CallContext
 from headrace.inference.keywords import new_id
 from headrace.inference.model_runner import ModelRunner
 from headrace.inference.requests import EmbeddingRequest, TextPair
-from headrace.ops.value import Array
-from headrace.tasks.choose import choose
-from headrace.tasks.classify import Classification, activated, classify
+from headrace.tasks.choose import choose_each
+from headrace.tasks.classify import classify
+from headrace.tasks.label_scores import Classification, activated, best_label
 from headrace.tasks.task_limits import check_labels, check_texts
+from headrace.weights.head import is_entailment
 
 TEMPLATE = "This example is {}."
 SHARPNESS = 20.0  # of the softmax over cosines, which lie close together
@@ -54,7 +55,7 @@ async def zero_shot(
             param="labels",
         )
     written = [hypothesis_template.replace("{}", label) for label in labels]
-    name = name or runner.able("classify") or runner.able("embed")
+    name = name or runner.able("zero_shot") or runner.able("embed") or runner.able("generate")
     async with runner.lease(name, call, "classify", "embed", "generate") as model:
         name = model.name  # the one that was found, where none was named
         if model.head is not None and "classify" in model.tasks:
@@ -84,13 +85,13 @@ async def zero_shot(
         )
     asked = ", ".join(labels)
     prompts = [_QUESTION.format(text=text, labels=asked) for text in texts]
-    return [await choose(runner, name, prompt, labels, call) for prompt in prompts]
+    return await choose_each(runner, name, prompts, labels, call)
 
 
 def entailment_index(labels: Sequence[str], name: str) -> int:
     """Which output says that the second text follows from the first."""
     for index, label in enumerate(labels):
-        if label.lower().startswith("entail"):
+        if is_entailment(label):
             return index
     raise InvalidRequest(
         f"{name} has the labels {', '.join(labels[:10])[:200]} and none is entailment: leave labels out, or"
@@ -119,7 +120,7 @@ async def _entailed(
         scores = activated(logits[:, :, [against, entails]], "softmax")[:, :, 1]
     else:
         scores = activated(logits[:, :, entails], "softmax")
-    return [_best(row, labels) for row in scores]
+    return [best_label(row, labels) for row in scores]
 
 
 async def _by_vectors(
@@ -137,8 +138,4 @@ async def _by_vectors(
     vectors = unit_rows(np.concatenate(await runner.rows(request, call)))
     cosines = vectors[: len(texts)] @ vectors[len(texts) :].T
     scores = (1 + cosines) / 2 if multi_label else activated(cosines * np.float32(SHARPNESS), "softmax")
-    return [_best(row, labels) for row in scores]
-
-
-def _best(scores: Array, labels: tuple[str, ...]) -> Classification:
-    return Classification(labels[int(np.argmax(scores))], tuple(map(float, scores)), labels)
+    return [best_label(row, labels) for row in scores]

@@ -126,14 +126,14 @@ def encoder_config(config: Config, beside: Config | None) -> Config:
     if given is not None and not isinstance(given, dict):
         raise CorruptFile(f"{GLINER} has an encoder_config that is not an object: fetch it again")
     found = cast("Config | None", given) or beside
+    name = text(config, "model_name", "microsoft/deberta-v3-small")
     if not found or (found is beside and "hidden_size" not in found):
-        name = text(config, "model_name", "microsoft/deberta-v3-small")
         found = _published(name)
-    if not found:
-        raise UnsupportedModel(
-            f"{GLINER} only names its encoder, {name[:120]!r}, and has no encoder_config: put the config.json"
-            " of that encoder into the folder"
-        )
+        if not found:
+            raise UnsupportedModel(
+                f"{GLINER} only names its encoder, {name[:120]!r}, and has no encoder_config: put the "
+                "config.json of that encoder into the folder"
+            )
     size = find(config, "vocab_size")
     resized = {"vocab_size": size} if isinstance(size, int) and size > 0 else {}
     kept = {field: value for field, value in found.items() if field not in ("architectures", "vocab_size")}

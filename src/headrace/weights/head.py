@@ -13,17 +13,26 @@ from headrace.weights import strict_json
 from headrace.weights.checkpoint import MAX_CONFIG_BYTES
 from headrace.weights.config_json import Config, find, integer, refused, text, texts
 from headrace.weights.confined import confined
+from headrace.weights.fitted_head import read_fitted
 from headrace.weights.input_rules import colbert_size
 from headrace.weights.modules import read_modules
 from headrace.weights.span_head import has_span_head
 
-HeadKind = Literal["classify", "token_classify", "masked_lm", "late_interaction", "spans"]
+HeadKind = Literal["classify", "token_classify", "masked_lm", "late_interaction", "spans", "fitted"]
 """Scores of a text for labels, of each token for labels, of a text for the entries of the vocabulary
 (SPLADE), vectors of each token for late interaction (ColBERT), states of each token that a span head reads
-(GLiNER, the tagger)."""
+(GLiNER, the tagger), vectors that a fitted classifier reads (few_shot.py)."""
 Activation = Literal["softmax", "sigmoid", "identity"]
 TaskName = Literal[
-    "generate", "embed", "token_embed", "sparse_embed", "classify", "token_classify", "entities", "rerank"
+    "generate",
+    "embed",
+    "token_embed",
+    "sparse_embed",
+    "classify",
+    "token_classify",
+    "entities",
+    "rerank",
+    "zero_shot",
 ]
 """What a model can be asked for."""
 
@@ -33,6 +42,7 @@ _TASKS: dict[HeadKind, tuple[TaskName, ...]] = {
     "masked_lm": ("sparse_embed",),
     "late_interaction": ("token_embed", "rerank"),
     "spans": ("entities",),
+    "fitted": ("classify",),
 }
 _CLASSIFIES = {"ForSequenceClassification": "classify", "ForTokenClassification": "token_classify"}
 _HEAD = re.compile(rf"\w+({'|'.join(_CLASSIFIES)})$")
@@ -63,9 +73,18 @@ class Head(Struct, frozen=True, kw_only=True):
     @property
     def tasks(self) -> tuple[TaskName, ...]:
         """What a model with this head can be asked for. A classifier of one label scores pairs: a
-        cross-encoder."""
-        more: tuple[TaskName, ...] = ("rerank",) if self.kind == "classify" and len(self.labels) == 1 else ()
+        cross-encoder; one of entailment tells labels of any kind apart."""
+        more: tuple[TaskName, ...] = ()
+        if self.kind == "classify" and len(self.labels) == 1:
+            more = ("rerank",)
+        elif self.kind == "classify" and any(map(is_entailment, self.labels)):
+            more = ("zero_shot",)
         return _TASKS[self.kind] + more
+
+
+def is_entailment(label: str) -> bool:
+    """Whether a label of a classifier of pairs says that the second text follows from the first."""
+    return label.lower().startswith("entail")
 
 
 def read_head(folder: Path, config: Config | None = None) -> Head | None:
@@ -76,6 +95,8 @@ def read_head(folder: Path, config: Config | None = None) -> Head | None:
     """
     if not folder.is_dir():
         return None
+    if fitted := read_fitted(folder):
+        return Head(kind="fitted", labels=fitted.labels, activation="softmax")
     if has_span_head(folder):
         return Head(kind="spans")
     if config is None:

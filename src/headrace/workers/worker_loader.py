@@ -16,6 +16,7 @@ from headrace.loading.text_assets import load_text_assets
 from headrace.sampling.params import with_defaults
 from headrace.tokenization.tokenizer import Tokenizer
 from headrace.weights.checkpoint import open_checkpoint
+from headrace.weights.fitted_head import encoder_folder
 from headrace.weights.head import chosen_head
 from headrace.weights.hub.resolver import resolve
 from headrace.weights.input_rules import read_input_rules
@@ -37,6 +38,7 @@ class WorkerLoader:
         self._spec = spec
         self._process = process or WorkerProcess(turns=turns)
         self._path: Path | None = None
+        self._encoder: Path | None = None  # of a fitted classifier; of others the same
         self._text: tuple[Tokenizer, ChatTemplate | None] | None = None
         self._plan: MemoryPlan | None = None
 
@@ -45,23 +47,24 @@ class WorkerLoader:
         fit, after which it can be called again, or any other error of the model.
         """
         options = replace(self._spec.options, memory_bytes=memory_bytes)
-        if self._path is None:
+        if self._path is None or self._encoder is None:
             self._path = resolve(self._spec.model, offline=options.offline)
-        self._process.put(PlanModel(str(self._path), options))
+            self._encoder = encoder_folder(self._path, offline=options.offline)
+        self._process.put(PlanModel(str(self._encoder), options))
         if self._text is None:  # loaded here while the worker plans
-            self._text = _text_side(self._path)
+            self._text = _text_side(self._encoder)
         self._plan = self._process.planned()
         return self._plan
 
     def load(self, progress: Callable[[int, int], None]) -> LoadedModel:
         """Load the model as planned, and start it. Raises the error that prevents it."""
-        path, plan = self._path, self._plan
-        assert path is not None and plan is not None and self._text is not None
+        path, encoder, plan = self._path, self._encoder, self._plan
+        assert path is not None and encoder is not None and plan is not None and self._text is not None
         self._process.put(LoadModel())
         ready = self._process.ready(progress)
         # A restarted worker gets the same KV cache size, whatever memory is free then.
         pinned = replace(self._spec.options, kv_cache_memory=plan.kv_bytes or None)
-        restart = partial(_restart, str(path), pinned, self._process.turns)
+        restart = partial(_restart, str(encoder), pinned, self._process.turns)
         tokenizer, template = self._text
         return LoadedModel(
             name=self._spec.name,
@@ -77,7 +80,7 @@ class WorkerLoader:
             cache_failures=ready.cache_failures,
             cache_damages=ready.cache_damages,
             head=chosen_head(self._spec.options.pooling, path),
-            input_rules=read_input_rules(path),
+            input_rules=read_input_rules(encoder),
         )
 
     def close(self) -> None:

@@ -72,15 +72,13 @@ class CostQuery(Query, frozen=True, kw_only=True):
     lists: ClassVar[tuple[str, ...]] = ("group_by", "project_ids", "api_key_ids")
 
     start_time: Annotated[int, Meta(ge=0, le=LAST_S, description="First day, Unix seconds.")] = 0
-    end_time: Annotated[int | None, Meta(ge=0, le=LAST_S, description="End, Unix seconds; not included.")] = (
-        None
-    )
+    end_time: Annotated[int, Meta(ge=0, le=LAST_S, description="End, not included.")] | None = None
     bucket_width: Literal["1d"] = "1d"
     group_by: list[GroupBy] = []  # noqa: RUF012
     project_ids: list[str] = []  # noqa: RUF012
     api_key_ids: list[str] = []  # noqa: RUF012
     limit: Annotated[int, page_size(MAX_BUCKETS)] = 7
-    page: Annotated[int | None, Meta(ge=0, le=LAST_S, description="`next_page` of the last reply.")] = None
+    page: Annotated[int, Meta(ge=0, le=LAST_S, description="`next_page` of the last reply.")] | None = None
 
 
 @Endpoint("GET", "/v1/organization/costs", reply=CostPage, query=CostQuery)

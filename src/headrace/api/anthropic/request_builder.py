@@ -7,6 +7,7 @@ from typing import Any
 from headrace.api.anthropic.body import AnyText, MessageBody, PromptBody, ThinkingDisabled, ThinkingEnabled
 from headrace.api.anthropic.messages_in import Turns
 from headrace.api.anthropic.tools import tool_use, warn_unused
+from headrace.api.http.body import guard_names, targets_of
 from headrace.errors import InvalidRequest
 from headrace.grammar.constraint import Constraint, schema_constraint
 from headrace.inference.call_context import CallContext
@@ -32,7 +33,15 @@ def message_request(body: MessageBody, reply_id: str, call: CallContext) -> Chat
     sampling: dict[str, Any] = {name: value for name in names if (value := getattr(body, name)) is not None}
     if body.stop_sequences is not None:
         sampling["stop"] = tuple(body.stop_sequences)
-    return prompt_request(body, reply_id, call, sampling=sampling, fit_context=True)
+    return prompt_request(
+        body,
+        reply_id,
+        call,
+        sampling=sampling,
+        fit_context=True,
+        slo=targets_of(body.slo),
+        guards=guard_names(body.guard),
+    )
 
 
 def prompt_request(body: PromptBody, reply_id: str, call: CallContext, **generation: Any) -> ChatRequest:

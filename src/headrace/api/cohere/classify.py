@@ -11,8 +11,9 @@ from headrace.api.cohere.schema import ClassifiedInput, CohereClassifications, L
 from headrace.api.service import new_id
 from headrace.inference.call_context import CallContext
 from headrace.inference.model_runner import ModelRunner
-from headrace.tasks.classify import Classification, classify
+from headrace.tasks.classify import classify
 from headrace.tasks.few_shot import MAX_EXAMPLES, classify_by_examples
+from headrace.tasks.label_scores import Classification
 
 
 class Example(Struct, frozen=True, forbid_unknown_fields=True):

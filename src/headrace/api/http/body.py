@@ -16,6 +16,7 @@ from headrace.api.http.call_context import call_of
 from headrace.api.http.request_body import read_body
 from headrace.api.service import get_service
 from headrace.config.names import nearest
+from headrace.engine.request import Targets
 from headrace.errors import InvalidRequest
 from headrace.inference.call_context import CallContext
 from headrace.inference.events import ParameterWarning
@@ -171,3 +172,30 @@ def completed_schema(kind: type[RequestBody], schemas: Mapping[type[Struct], Jso
     for name, part in kind.parts.items():
         fields[name] = {"anyOf": [completed_schema(part, schemas), {"type": "null"}]}
     return schema | {"properties": fields} | kind.more_schema
+
+
+GuardNames = Annotated[str | list[str] | None, Meta(description="Names of configured guards.")]
+
+
+def guard_names(given: str | list[str] | None) -> tuple[str, ...]:
+    """One or several as several."""
+    return (given,) if isinstance(given, str) else tuple(given or ())
+
+
+class SloBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Milliseconds to the first token, and per token after it; what is absent is the model's. They decide
+    what becomes of a request that would be late (`slo_policy`)."""
+
+    ttft_ms: Annotated[float, Meta(ge=1, le=3_600_000)] | None = None
+    tpot_ms: Annotated[float, Meta(ge=1, le=60_000)] | None = None
+
+
+def targets_of(body: SloBody | None) -> Targets | None:
+    """The same in seconds."""
+    if body is None or (body.ttft_ms is None and body.tpot_ms is None):
+        return None
+    return Targets(_seconds(body.ttft_ms), _seconds(body.tpot_ms))
+
+
+def _seconds(milliseconds: float | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1e3

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Final, cast
 
 from msgspec import Meta
 
-from headrace.api.http.body import RequestBody, Values, checked, loose
+from headrace.api.http.body import GuardNames, RequestBody, SloBody, Values, checked, loose
 from headrace.api.ollama.options import Options
 from headrace.errors import InvalidRequest
 from headrace.grammar.constraint import Constraint, schema_constraint
@@ -63,6 +63,8 @@ class AnswerBody(UsingBody):
     think: bool | str | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    slo: SloBody | None = None
+    guard: GuardNames = None
 
     @property
     def asks_nothing(self) -> bool:

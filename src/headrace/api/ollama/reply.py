@@ -131,10 +131,11 @@ class Lines:
         assert self.ended is not None and self.finished is not None
         usage, timing = self.finished.usage, self.finished.timing
         warnings = [*self._call.warnings, *self._cut_calls()]
+        is_filtered = self.ended.reason == "content_filter"
         line = msgspec.structs.replace(
             self._shape(part),
             done=True,
-            done_reason=self.ended.text_reason,
+            done_reason="content_filter" if is_filtered else self.ended.text_reason,
             total_duration=nanoseconds(self._before_s + timing.total_s),
             load_duration=nanoseconds(self._call.load_s),
             prompt_eval_count=usage.prompt_tokens,
@@ -143,6 +144,7 @@ class Lines:
             eval_duration=nanoseconds(timing.total_s - timing.first_token_s),
             seed=UNSET if self.finished.seed is None else self.finished.seed,
             warnings=warnings or UNSET,
+            guards=self._call.verdicts or UNSET,
         )
         tokens = self._prepared.prompts[0].tokens  # none of a remote model
         if self._gives_context and tokens and isinstance(line, OllamaGenerate):

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from headrace.api.openai.schema import ContentLogprob, ParameterWarning
+from headrace.inference.events import GuardVerdict
 
 
 class OllamaFunction(msgspec.Struct, frozen=True):
@@ -50,6 +51,7 @@ class OllamaLine(msgspec.Struct, frozen=True, kw_only=True):
     seed: int | UnsetType = UNSET
     logprobs: list[ContentLogprob] | UnsetType = UNSET
     warnings: list[ParameterWarning] | UnsetType = UNSET
+    guards: list[GuardVerdict] | UnsetType = UNSET
 
 
 class OllamaGenerate(OllamaLine, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from headrace.api.http.body import Values, checked_body, loose, read_checked
+from headrace.api.http.body import Values, checked_body, loose, read_checked, targets_of
 from headrace.api.http.call_context import HttpCall
 from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.event_stream import chunks
@@ -177,6 +177,7 @@ class ChatBody(ScalingBody, kw_only=True):
             cache_key=self.prompt_cache_key,
             priority=self.urgency,
             deadline_s=self.deadline_s,
+            slo=targets_of(self.slo),
             guards=self.guards,
             messages=tuple(messages_from_openai(self.messages)),
             tools=tool_use_from_openai(self.tools, self.tool_choice, self.parallel_tool_calls),
@@ -208,7 +209,12 @@ class ChatBody(ScalingBody, kw_only=True):
     def reply(self, reply_id: str) -> OpenAIReply:
         """The format of the reply."""
         options = ReplyOptions(
-            reply_id, self.keep, self.scaling(), self.streaming, shows_prompt=bool(self.verbose)
+            reply_id,
+            self.keep,
+            self.scaling(),
+            self.streaming,
+            shows_prompt=bool(self.verbose),
+            priority=self.tier_priority,
         )
         return OpenAIReply(options, lambda _: ChatFormatter(self))
 

@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from headrace.api.http.body import checked_body, read_checked
+from headrace.api.http.body import checked_body, read_checked, targets_of
 from headrace.api.http.call_context import HttpCall
 from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.event_stream import chunks
@@ -53,6 +53,7 @@ class CompletionBody(ScalingBody, kw_only=True):
             cache_key=self.prompt_cache_key,
             priority=self.urgency,
             deadline_s=self.deadline_s,
+            slo=targets_of(self.slo),
             guards=self.guards,
             prompts=read_prompts(self.prompt, "prompt"),
             suffix=self.suffix,
@@ -64,7 +65,9 @@ class CompletionBody(ScalingBody, kw_only=True):
 
     def reply(self, reply_id: str) -> OpenAIReply:
         """The format of the reply."""
-        options = ReplyOptions(reply_id, self.keep, self.scaling(), self.streaming)
+        options = ReplyOptions(
+            reply_id, self.keep, self.scaling(), self.streaming, priority=self.tier_priority
+        )
         return OpenAIReply(options, lambda prepared: TextFormatter(self, prepared))
 
     def _logprobs(self) -> dict[str, Any]:

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, Struct, defstruct
 
-from headrace.api.http.body import RequestBody, Values, converted, loose, without_effect
+from headrace.api.http.body import (
+    GuardNames,
+    RequestBody,
+    SloBody,
+    Values,
+    converted,
+    guard_names,
+    loose,
+    without_effect,
+)
 from headrace.api.http.sampling_fields import given_sampling, sampling_fields
 from headrace.api.openai.response_format import (
     GUIDED,
@@ -17,9 +26,10 @@ from headrace.api.openai.response_format import (
     STRUCTURED_OUTPUTS,
     constraint_of,
 )
-from headrace.engine.turns import BATCH_PRIORITY
+from headrace.engine.turns import BATCH_PRIORITY, Tier, tier_of
 from headrace.errors import InvalidRequest
 from headrace.grammar.constraint import Constraint
+from headrace.inference.accounts import Account
 from headrace.inference.events import ParameterWarning
 from headrace.sampling.params import PARAMETERS
 
@@ -137,6 +147,12 @@ def urgency(priority: int | None, service_tier: str | None) -> int:
     return priority or of_tier or 0
 
 
+def granted_tier(priority: int, account: Account) -> str:
+    """The service tier of a request that asks for `priority`."""
+    tiers = {Tier.INTERACTIVE: "priority", Tier.STANDARD: "default", Tier.BATCH: "flex"}
+    return tiers[tier_of(account.bounded_priority(priority))]
+
+
 class GenerationBody(SamplingBody):
     """The fields that OpenAI's generating endpoints take."""
 
@@ -157,7 +173,8 @@ class GenerationBody(SamplingBody):
     guided_grammar: str | None = None
     guided_sql: Annotated[Any, loose(SQL)] = None
     disable_additional_properties: Annotated[bool, Meta(description=CLOSED_OBJECTS)] | None = None
-    guard: Annotated[str | list[str] | None, Meta(description="Names of configured guards.")] = None
+    slo: SloBody | None = None
+    guard: GuardNames = None
     grammar: str | None = None
     json_schema: Annotated[Any, loose(SCHEMA_OR_TEXT)] = None
 
@@ -174,9 +191,14 @@ class GenerationBody(SamplingBody):
         return given_sampling(self, SAMPLING) | more
 
     @property
+    def tier_priority(self) -> int | None:
+        """The priority where a service tier is asked for, which the reply then names."""
+        return None if self.service_tier is None else self.urgency
+
+    @property
     def guards(self) -> tuple[str, ...]:
         """The guards that are named."""
-        return (self.guard,) if isinstance(self.guard, str) else tuple(self.guard or ())
+        return guard_names(self.guard)
 
     def constraint(self, *, after: str | None = None) -> Constraint | None:
         """What the output must match, after the text `after`; from whichever parameter for it was given."""

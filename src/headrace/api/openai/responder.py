@@ -10,7 +10,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field
 from headrace.api.http.errors import error_body
 from headrace.api.http.event_stream import DONE, MEDIA_TYPE, SseTemplate, sse_event
 from headrace.api.openai.best_of import scaling_note
-from headrace.api.openai.generation_body import StreamOptions
+from headrace.api.openai.generation_body import StreamOptions, granted_tier
 from headrace.api.openai.schema import (
     ChatChoice,
     ChatChunkChoice,
@@ -84,6 +84,12 @@ class ReplyOptions(Struct, frozen=True):
     stream: StreamOptions = StreamOptions()
     created: int = field(default_factory=now_s)
     shows_prompt: bool = False
+    priority: int | None = None
+    """Where a service tier is asked for."""
+
+    def tier_of(self, call: CallContext) -> str | UnsetType:
+        """The service tier that the request got, where it asked for one: a key may not have all of them."""
+        return UNSET if self.priority is None else granted_tier(self.priority, call.account)
 
     def shown(self, prepared: Prepared) -> ShownPrompt | UnsetType:
         """The prompt of a chat, where it is to be shown."""
@@ -117,6 +123,7 @@ class OpenAIReply:
             model=prepared.model,
             choices=choices,
             usage=usage_body(result.usages, reasoning),
+            service_tier=options.tier_of(call),
             seed=_seed([prompt.ended for prompt in result.prompts]),
             warnings=call.warnings or UNSET,
             guards=call.verdicts or UNSET,
@@ -205,6 +212,7 @@ class ChunkWriter:
             model=self._model,
             choices=[choice],
             usage=self._usage(index),
+            service_tier=self._options.tier_of(self._call),
             warnings=warnings or UNSET,
             guards=verdicts or UNSET,
             system_fingerprint=self._prepared.fingerprint,

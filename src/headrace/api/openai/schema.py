@@ -179,6 +179,7 @@ class CompletionChunkBody(msgspec.Struct, frozen=True):
     choices: list[ChatChunkChoice | TextChoice | msgspec.Raw]
     usage: UsageBody | UnsetType | None = UNSET
     seed: int | UnsetType = UNSET
+    service_tier: str | UnsetType = UNSET
     warnings: list[ParameterWarning] | UnsetType = UNSET
     guards: list[GuardVerdict] | UnsetType = UNSET
     timings: Timings | UnsetType = UNSET
@@ -217,6 +218,7 @@ class Reply(msgspec.Struct, frozen=True):
     model: str
     choices: list[ChatChoice | TextChoice]
     usage: UsageBody
+    service_tier: str | UnsetType = UNSET
     seed: int | UnsetType = UNSET
     warnings: list[ParameterWarning] | UnsetType = UNSET
     guards: list[GuardVerdict] | UnsetType = UNSET

@@ -23,7 +23,8 @@ from headrace.api.tasks.task_reply import TEXT_LIST, TEXTS, texts_of, usage_of
 from headrace.errors import InvalidRequest
 from headrace.inference.call_context import CallContext
 from headrace.inference.events import ParameterWarning
-from headrace.tasks.classify import Classification, classify
+from headrace.tasks.classify import classify
+from headrace.tasks.label_scores import Classification
 from headrace.tasks.zero_shot import TEMPLATE, zero_shot
 
 

@@ -4,23 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from msgspec import Struct, field
-
 from headrace.engine.request import ChoiceFinished, Delta, EngineEvent, Usage
 from headrace.engine.sampling.beam_search import BeamSearch, Candidates
+from headrace.engine.sampling.sequence_group import GroupChange
+from headrace.engine.scheduler.scheduled_chunk import ScheduledChunk
 from headrace.engine.scheduler.sequence import Sequence, State
 from headrace.errors import HeadraceError, NumericalError
 from headrace.ops.value import Array
 from headrace.sampling.sampler import Sampler
 from headrace.tokenization.detokenizer import Detokenizer
-
-
-class BeamChange(Struct):
-    """Sequences that have ended and that begin, and the events of a search that is over."""
-
-    ended: list[Sequence] = field(default_factory=list[Sequence])
-    begun: list[Sequence] = field(default_factory=list[Sequence])
-    events: list[EngineEvent] = field(default_factory=list[EngineEvent])
 
 
 class BeamGroup:
@@ -50,21 +42,21 @@ class BeamGroup:
         """Those that are in the scheduler."""
         return [sequence for sequence in self._sequences if sequence is not None]
 
-    def add_candidates(self, sequence: Sequence, sampler: Sampler, logits: Array, row: int) -> None:
+    def read(self, chunk: ScheduledChunk, sampler: Sampler, logits: Array, first_row: int) -> None:
         """Find the tokens that may follow a beam in its row of `logits`."""
         try:
-            found = sampler.top(logits, row, self.search.wanted)
+            found = sampler.top(logits, first_row, self.search.wanted)
         except NumericalError as error:
             self.error = error
         else:
-            self._found[self._sequences.index(sequence)] = found
+            self._found[self._sequences.index(chunk.sequence)] = found
 
-    def settle(self) -> BeamChange:
+    def settle(self) -> GroupChange:
         """After a step in which one or several were computed: go on if all are."""
         found = [candidates for candidates in self._found if candidates is not None]
         if len(found) < len(self._found):
             return self._wait()
-        change = BeamChange()
+        change = GroupChange()
         self.search.advance(found)
         old = self._sequences
         live = [] if self.search.over else self.search.live
@@ -84,9 +76,9 @@ class BeamGroup:
         sequence.tokens.append(tokens[-1])
         return sequence
 
-    def _wait(self) -> BeamChange:
+    def _wait(self) -> GroupChange:
         """Those that were computed end; when the others are, all go on as new sequences."""
-        change = BeamChange()
+        change = GroupChange()
         for index, sequence in enumerate(self._sequences):
             if sequence is not None and self._found[index] is not None:
                 change.ended.append(sequence)

@@ -9,8 +9,8 @@ from headrace.engine.scheduler.sequence import Sequence
 
 class ScheduledChunk(Struct, frozen=True):
     """Compute `sequence.tokens[start:start + count]`; `samples`: it ends at the last token, for logits;
-    `scores`: the logits of every token are output. After the last token come `drafted` ones of the sequence's
-    draft, which are not in `count`."""
+    `scores`: the logits of every token from the sequence's `scored_from` on are output. After the last token
+    come `drafted` ones of the sequence's draft, which are not in `count`."""
 
     sequence: Sequence
     start: int
@@ -22,7 +22,9 @@ class ScheduledChunk(Struct, frozen=True):
     @property
     def rows(self) -> int:
         """Rows of logits: of the last tokens of the chunk."""
-        return self.count if self.scores else int(self.samples) + self.drafted
+        if self.scores:
+            return max(0, self.count - max(0, self.sequence.scored_from - self.start))
+        return int(self.samples) + self.drafted
 
     @property
     def length(self) -> int:

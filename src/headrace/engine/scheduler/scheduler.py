@@ -55,8 +55,8 @@ class Scheduler:
     wait; then they find these in the prefix tree (with `cache` off, under a salt of the request's own).
 
     Rows. A step has at most `max_num_seqs` rows of logits. A sequence that `scores` takes nothing from the
-    prefix tree and gets half of the rows that are left when every running sequence has one, the other half
-    stays for newcomers.
+    prefix tree, or only tokens before its first row, and gets half of the rows that are left when every
+    running sequence has one; the other half stays for newcomers.
 
     Drafts get what is left of a step: tokens, rows, pages that are not in use. No sequence is
     preempted for them, and no sequence goes beyond its `max_length`.
@@ -239,7 +239,8 @@ class Scheduler:
             elif repeated:  # or interrupted before
                 computed = min(computed + repeated, len(sequence.tokens) - 1)
             sequence.computed = computed
-            sequence.scores = sequence.scores and computed < sequence.prompt_length - 1
+            if sequence.scores and not sequence.continues:
+                sequence.scores = computed < sequence.prompt_length - 1
             first, last = start // size, computed // size
             if last > first and not self._recurrent:
                 self._tree.insert(sequence.cache_root, sequence.tokens, sequence.pages, first, last)
@@ -291,15 +292,15 @@ class Scheduler:
                 wanted = min(sequence.pending, budget)
                 if sequence.scores:
                     rows = self._max_num_seqs - len(self._running) - self._extra_rows
-                    wanted = min(wanted, 1 + rows // 2)
+                    unread = max(0, sequence.scored_from - sequence.computed)
+                    wanted = min(wanted, unread + 1 + rows // 2)
                 count = self._provide(sequence, wanted, planned)
                 if count:
                     samples = count == sequence.pending
-                    planned[sequence.id] = ScheduledChunk(
-                        sequence, sequence.computed, count, samples, sequence.scores
-                    )
+                    chunk = ScheduledChunk(sequence, sequence.computed, count, samples, sequence.scores)
+                    planned[sequence.id] = chunk
                     budget -= count
-                    self._extra_rows += count - 1 if sequence.scores else 0
+                    self._extra_rows += max(0, chunk.rows - 1)
         return budget
 
     def _newcomer(self) -> Sequence | None:
@@ -313,8 +314,10 @@ class Scheduler:
         """Let the sequence whose turn it is run if it fits."""
         if self._recurrent:
             match = Match([], 0, "recurrent_state")
-        elif sequence.scores:
+        elif sequence.scores and not sequence.continues:
             match = Match([], 0, "scored")
+        elif sequence.scores:
+            match = self._tree.match(sequence.cache_root, sequence.tokens[: sequence.scored_from + 1])
         else:
             match = self._tree.match(sequence.cache_root, sequence.tokens)
         sequence.pages = match.pages
@@ -367,7 +370,7 @@ class Scheduler:
     def _shareable(self, sequence: Sequence) -> int:
         """Tokens of the prompt that the others of its request wait for: those in full pages before its last
         token, where pages can be shared."""
-        if sequence.scores:
+        if sequence.scores and not sequence.continues:
             return sequence.prompt_length - 1  # the others' text must not come before its scores
         return 0 if self._recurrent else (sequence.prompt_length - 1) // self._page_tokens * self._page_tokens
 

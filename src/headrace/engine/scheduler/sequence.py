@@ -39,8 +39,13 @@ class Sequence(Struct, eq=False, kw_only=True):
     account: str = ""  # whose request it is: accounts share the engine fairly
     priority: int = 0  # lower runs sooner
     arrival_s: float = 0.0  # monotonic clock
+    ttft_s: float | None = None  # the request's own targets, None: the model's
+    tpot_s: float | None = None
+    urgent: bool = True  # whether they may shorten steps
     cost_tokens: int = 0  # that its account is charged when it is admitted; 0 once it is
     scores: bool = False  # the logits of the whole prompt are output; False again when it is computed
+    scored_from: int = 0  # with `scores`: the token whose logits are the first that are output
+    continues: bool = False  # with `scores`: to the last token, and the prompt's full pages are shared
 
     rank: tuple[float, int] = (0.0, 0)  # lower is more important; total order, see Scheduler
     state: State = State.WAITING

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
 from headrace.inference.call_context import CallContext
 from headrace.inference.events import GuardVerdict
+from headrace.inference.model_runner import ModelRunner
 from headrace.tasks.classify import classify
+from headrace.tasks.guards.readings import readings
+from headrace.tasks.guards.schema import SchemaCheck
 from headrace.tasks.guards.settings import GuardSettings, Stage
+from headrace.tasks.guards.topics import TopicClassifiers
+from headrace.tasks.label_scores import Classification
 from headrace.tasks.pii.analyzer import THRESHOLD, Analyzer
 from headrace.tasks.pii.custom import CustomPattern, CustomRecognizer
 from headrace.tasks.pii.redaction import Redactor
 
-if TYPE_CHECKING:
-    from headrace.inference.model_runner import ModelRunner
-
-CLASSIFIED = 0.5
+Found = tuple[str, float]
+"""A label and its score."""
 
 
 def redactor_of(name: str, guard: GuardSettings) -> Redactor:
@@ -29,43 +32,107 @@ def redactor_of(name: str, guard: GuardSettings) -> Redactor:
     return Redactor(Analyzer([label], custom=[CustomRecognizer(label, patterns, param="guards")]))
 
 
-async def check(
-    guards: Mapping[str, GuardSettings], text: str, stage: Stage, runner: ModelRunner, call: CallContext
-) -> tuple[str, list[GuardVerdict]]:
-    """The text, redacted where a guard says so, and the verdicts of those that have found something."""
-    verdicts: list[GuardVerdict] = []
-    for name, guard in guards.items():
-        if stage not in guard.on or not text.strip():
-            continue
-        if guard.kind == "classifier":
-            found = await _classified(guard, text, runner, call)
-        else:
-            redactor = redactor_of(name, guard)
-            done = redactor.redact(text)
-            found = max(((one.label, one.score) for one in done.entities), key=lambda it: it[1], default=None)
-            text = done.text if guard.action == "redact" else text
-        if found is not None:
-            verdicts.append(GuardVerdict(name, stage, guard.action, *found))
-            if guard.action == "block":
-                break
-    return text, verdicts
+class GuardChecks:
+    """Checks texts with guards; `runner` runs their models, without guards."""
 
+    def __init__(self, runner: ModelRunner) -> None:
+        self._runner, self._topics = runner, TopicClassifiers(runner)
 
-async def _classified(
-    guard: GuardSettings, text: str, runner: ModelRunner, call: CallContext
-) -> tuple[str, float] | None:
-    """The likeliest of the guard's labels, if it is likely enough. Long texts are cut, with a warning."""
-    own = CallContext(request_id=f"{call.request_id}-guard", account=call.account, background=call.background)
-    [one] = await classify(runner, guard.model, [text], own, truncate=True)
-    call.warnings += own.warnings
-    scores = [
-        (label, score) for label, score in zip(one.labels, one.scores, strict=True) if label in guard.labels
-    ]
-    if not scores:
-        from_model = ", ".join(one.labels)
-        call.warn(
-            "guards", f"none of the labels {', '.join(guard.labels)} is one of the model's: {from_model}"
+    async def check(
+        self,
+        guards: Mapping[str, GuardSettings],
+        text: str,
+        stage: Stage,
+        call: CallContext,
+        before: str = "",
+    ) -> tuple[str, list[GuardVerdict]]:
+        """The text, redacted where a guard says so, and the verdicts of those that have found something.
+
+        `before` was checked and stands before the text: what is found in both together counts where the text
+        has a part in it. Guards of schemas read whole answers, see `check_whole`.
+        """
+        verdicts: list[GuardVerdict] = []
+        for name, guard in guards.items():
+            if not guard.reads(stage) or guard.kind == "schema" or not text.strip():
+                continue
+            if guard.action == "redact":
+                done = redactor_of(name, guard).redact(text)
+                found = _best((one.label, one.score) for one in done.entities)
+                text = done.text
+            elif guard.kind in ("pii", "regex"):
+                found = _matched(name, guard, text, before)
+            else:
+                found = await self._judged(name, guard, text, before, call)
+            if found is not None:
+                verdicts.append(GuardVerdict(name, stage, guard.action, *found))
+                if guard.action == "block":
+                    break
+        return text, verdicts
+
+    def check_whole(self, guards: Mapping[str, GuardSettings], answer: str) -> list[GuardVerdict]:
+        """The verdicts of guards of schemas on a whole answer."""
+        verdicts: list[GuardVerdict] = []
+        for name, guard in guards.items():
+            if guard.kind == "schema" and (problem := SchemaCheck(name, guard.schema).problem(answer)):
+                verdicts.append(GuardVerdict(name, "output", guard.action, problem, 1.0))
+        return verdicts
+
+    async def _judged(
+        self, name: str, guard: GuardSettings, text: str, before: str, call: CallContext
+    ) -> Found | None:
+        """What a model says of the text alone and of the text with what stands before: neither a harmless
+        beginning nor a cut hides it."""
+        several = readings(text)
+        if before.strip():
+            several.append(before + text)
+        found = [await self._judge(name, guard, one, call) for one in several if one.strip()]
+        return _best(one for one in found if one is not None)
+
+    async def _judge(self, name: str, guard: GuardSettings, text: str, call: CallContext) -> Found | None:
+        """Long texts are cut, with a warning."""
+        own = CallContext(
+            request_id=f"{call.request_id}-guard", account=call.account, background=call.background
         )
-        return None
-    label, score = max(scores, key=lambda it: it[1])
-    return (label, score) if score >= (CLASSIFIED if guard.threshold is None else guard.threshold) else None
+        if guard.kind == "topics":
+            one = await self._topics.topic(name, guard, text, own)
+            found = _sum(one, guard)
+        else:
+            [one] = await classify(self._runner, guard.model, [text], own, truncate=True)
+            found = _best(
+                (label, score)
+                for label, score in zip(one.labels, one.scores, strict=True)
+                if label in guard.labels
+            )
+            if found is None:
+                own.warn(
+                    "guards",
+                    f"none of the labels {', '.join(guard.labels)} is one of the model's:"
+                    f" {', '.join(one.labels)}",
+                )
+        call.warnings += [one for one in own.warnings if one not in call.warnings]
+        return found if found is not None and found[1] >= guard.least else None
+
+
+def _sum(topics: Classification, guard: GuardSettings) -> Found:
+    """The likeliest topic that is unwanted, with the probability of all that are."""
+    scores = dict(zip(topics.labels, topics.scores, strict=True))
+    unwanted = guard.unwanted
+    return max(unwanted, key=scores.__getitem__), min(1.0, sum(scores[one] for one in unwanted))
+
+
+def _matched(name: str, guard: GuardSettings, text: str, before: str) -> Found | None:
+    """The best match of patterns in all ways to read the text, but for those that were there before."""
+    analyzer = redactor_of(name, guard).analyzer
+    known = Counter(_matches(analyzer, before))
+    return _best((label, score) for label, _, score in Counter(_matches(analyzer, before + text)) - known)
+
+
+def _matches(analyzer: Analyzer, text: str) -> Iterable[tuple[str, str, float]]:
+    """Label, matched text and score of all matches in all ways to read a text."""
+    for one in readings(text):
+        for match in analyzer.find(one):
+            yield match.label, one[match.start : match.end], match.score
+
+
+def _best(found: Iterable[Found]) -> Found | None:
+    return max(found, key=lambda one: one[1], default=None)

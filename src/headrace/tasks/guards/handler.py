@@ -7,25 +7,15 @@ from contextlib import aclosing
 
 from msgspec.structs import replace
 
-from headrace.errors import InvalidRequest
 from headrace.inference.call_context import CallContext
-from headrace.inference.events import GuardVerdict, InferenceEvent, OutputDelta, OutputFinished, PromptScored
+from headrace.inference.events import InferenceEvent, OutputDelta, OutputFinished, Prepared, PromptScored
 from headrace.inference.handler import Batch, EventBatches, Handler
 from headrace.inference.model_runner import ModelRunner
-from headrace.inference.requests import ChatRequest, CompletionRequest, GenerationRequest, InferenceRequest
-from headrace.tasks.guards.check import check
-from headrace.tasks.guards.output import GuardedChoice
+from headrace.inference.requests import GenerationRequest, InferenceRequest
+from headrace.tasks.guards.check import GuardChecks
+from headrace.tasks.guards.input import CheckedInput, tell
+from headrace.tasks.guards.output import GuardedChoice, OutputGuards
 from headrace.tasks.guards.settings import GuardSettings, chosen
-
-_UNCHECKED = ("system", "developer")
-"""Roles of the operator's own messages."""
-
-
-class ContentBlocked(InvalidRequest):
-    """A guard has blocked what was sent."""
-
-    remedy = "Send something else: the guard that the message names does not let this pass."
-    code = "content_filter"
 
 
 class GuardHandler:
@@ -33,7 +23,7 @@ class GuardHandler:
 
     def __init__(self, inner: Handler, guards: Mapping[str, GuardSettings], runner: ModelRunner) -> None:
         self.guards = guards
-        self.inner, self._runner = inner, runner
+        self.inner, self._checks = inner, GuardChecks(runner)
 
     def handle(self, request: InferenceRequest, call: CallContext) -> EventBatches:
         """See `Handler.handle`. A guard that blocks what was sent raises ContentBlocked.
@@ -48,8 +38,9 @@ class GuardHandler:
     async def _guarded_batches(
         self, request: GenerationRequest, guards: Mapping[str, GuardSettings], call: CallContext
     ) -> AsyncGenerator[Batch]:
-        request = await self._checked_input(request, guards, call)
-        has_output = any("output" in one.on for one in guards.values())
+        if any(one.reads("input") for one in guards.values()):
+            request = await CheckedInput(self._checks, guards, call).read(request)
+        has_output = any(one.reads("output") for one in guards.values())
         if has_output:
             request = _without_logprobs(request, call)
         async with aclosing(self.inner.handle(request, call)) as batches:
@@ -57,68 +48,41 @@ class GuardHandler:
                 async for batch in batches:
                     yield batch
                 return
-            choices: dict[int, GuardedChoice] = {}
+            output = GuardedOutput(OutputGuards(guards, self._checks, call), request.id, call)
             async for batch in batches:
-                guarded = [await self._guarded(event, choices, guards, call) for event in batch]
+                guarded = [await output.read(event) for event in batch]
                 events = [event for several in guarded for event in several]
                 if events:
                     yield events
 
-    async def _checked_input(
-        self, request: GenerationRequest, guards: Mapping[str, GuardSettings], call: CallContext
-    ) -> GenerationRequest:
-        if not any("input" in one.on for one in guards.values()):
-            return request
 
-        async def checked(text: str | None) -> str | None:
-            if not text:
-                return text
-            new, verdicts = await check(guards, text, "input", self._runner, call)
-            for one in verdicts:
-                if one.action == "block":
-                    raise ContentBlocked(
-                        f"the guard {one.guard!r} blocks what was sent: it found {one.label} with the score"
-                        f" {one.score:.2f}",
-                        param="messages" if isinstance(request, ChatRequest) else "prompt",
-                    )
-            _tell(verdicts, call)
-            return new
+class GuardedOutput:
+    """The events of one answer. Where all choices of a prompt are blocked, nothing more of it is computed."""
 
-        if isinstance(request, ChatRequest):
-            messages = [
-                one if one.role in _UNCHECKED else replace(one, content=await checked(one.content))
-                for one in request.messages
-            ]
-            return replace(request, messages=tuple(messages))
-        assert isinstance(request, CompletionRequest)
-        prompts: list[str] = []
-        for prompt in request.prompts:
-            if not isinstance(prompt, str):
-                raise InvalidRequest(
-                    "guards read text: send the prompt as text, not as token ids", param="prompt"
-                )
-            prompts.append(await checked(prompt) or "")
-        return replace(request, prompts=tuple(prompts), suffix=await checked(request.suffix))
+    def __init__(self, guards: OutputGuards, request_id: str, call: CallContext) -> None:
+        self._guards, self._request_id, self._call = guards, request_id, call
+        self._choices: dict[int, GuardedChoice] = {}
+        self._per_prompt = 1
+        self._over: dict[int, set[int]] = {}  # choices by prompt
 
-    async def _guarded(
-        self,
-        event: InferenceEvent,
-        choices: dict[int, GuardedChoice],
-        guards: Mapping[str, GuardSettings],
-        call: CallContext,
-    ) -> Sequence[InferenceEvent]:
+    async def read(self, event: InferenceEvent) -> Sequence[InferenceEvent]:
+        """What is shown of an event."""
+        if isinstance(event, Prepared):
+            self._per_prompt = event.choices
         if isinstance(event, PromptScored):
             return ()
         if not isinstance(event, OutputDelta | OutputFinished):
             return (event,)
-        choice = choices.setdefault(event.choice, GuardedChoice(guards, self._runner, call))
+        choice = self._choices.setdefault(event.choice, GuardedChoice(self._guards))
         if choice.is_blocked:  # its end has been sent
             return ()
         parts = await choice.feed(event.parts)
         if isinstance(event, OutputFinished):
             parts += await choice.finish()
         verdicts, choice.verdicts = choice.verdicts, []
-        _tell(verdicts, call)
+        tell(verdicts, self._call)
+        if choice.is_blocked or isinstance(event, OutputFinished):
+            self._count(event.choice, is_running=isinstance(event, OutputDelta))
         if choice.is_blocked:
             stop = replace(event, parts=parts) if isinstance(event, OutputFinished) else None
             stop = stop or OutputFinished(event.choice, parts, "content_filter", "stop")
@@ -126,6 +90,14 @@ class GuardHandler:
         if isinstance(event, OutputFinished):
             return (replace(event, parts=parts),)
         return (OutputDelta(event.choice, parts),)
+
+    def _count(self, choice: int, *, is_running: bool) -> None:
+        """Stop what is computed of a prompt when the last of its choices is blocked."""
+        prompt = choice // self._per_prompt
+        over = self._over.setdefault(prompt, set())
+        over.add(choice)
+        if is_running and len(over) == self._per_prompt and self._request_id in self._call.stops:
+            self._call.stops[self._request_id](prompt)
 
 
 def _without_logprobs(request: GenerationRequest, call: CallContext) -> GenerationRequest:
@@ -139,13 +111,3 @@ def _without_logprobs(request: GenerationRequest, call: CallContext) -> Generati
     return replace(
         request, sampling={name: value for name, value in request.sampling.items() if name not in asked}
     )
-
-
-def _tell(verdicts: Sequence[GuardVerdict], call: CallContext) -> None:
-    done = {"block": "blocked", "redact": "redacted", "flag": "flagged"}
-    call.verdicts += verdicts
-    for one in verdicts:
-        call.warn(
-            "guard",
-            f"{one.guard} {done[one.action]} the {one.stage}: {one.label} with the score {one.score:.2f}",
-        )

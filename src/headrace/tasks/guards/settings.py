@@ -3,34 +3,66 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct, ValidationError, convert
+from msgspec.structs import replace
 
 from headrace.errors import InvalidRequest, UsageError
+from headrace.tasks.guards.schema import SchemaCheck
 
 Stage = Literal["input", "output"]
 Action = Literal["block", "redact", "flag"]
+Kind = Literal["pii", "regex", "classifier", "topics", "schema"]
+
+_FIELDS: Mapping[Kind, tuple[str, ...]] = {
+    "pii": ("entities",),
+    "regex": ("patterns",),
+    "classifier": ("model", "labels"),
+    "topics": ("model", "topics", "allowed", "denied"),
+    "schema": ("schema",),
+}
+_STAGES: Mapping[Kind, tuple[Stage, ...]] = {"topics": ("input",), "schema": ("output",)}
 
 
 class GuardSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One table `[guards.NAME]`.
 
     "pii" finds `entities` (default: all) with patterns, "regex" the `patterns` in RE2's syntax, "classifier"
-    the `labels` that `model` gives with a score from `threshold` (default 0.4 of "pii", else 0.5). A guard
-    reads what goes in, what comes out, or both (`on`). `always`: it reads every request, and otherwise those
-    that name it.
+    the `labels` that `model` gives with a score from `threshold` (default 0.4 of "pii", else 0.5).
+    "topics" tells `topics` apart, by examples of each or without any by their names, and finds those that
+    are `denied`, or not `allowed`. "schema" finds output that is not JSON of this JSON `schema`. A guard
+    reads what goes in, what comes out, or both (`on`; default: "topics" what goes in, "schema" what comes
+    out, others both). `always`: it reads every request, and otherwise those that name it.
     """
 
-    kind: Literal["pii", "regex", "classifier"]
+    kind: Kind
     model: str | None = None
     labels: tuple[str, ...] = ()
     entities: tuple[str, ...] | None = None
     patterns: tuple[str, ...] = ()
+    topics: dict[str, tuple[str, ...]] = {}
+    allowed: tuple[str, ...] = ()
+    denied: tuple[str, ...] = ()
+    schema: dict[str, Any] = {}
     threshold: float | None = None
-    on: tuple[Stage, ...] = ("input", "output")
+    on: tuple[Stage, ...] | None = None
     action: Action = "block"
     always: bool = True
+
+    def reads(self, stage: Stage) -> bool:
+        """Whether it reads what goes in, or what comes out."""
+        return stage in (("input", "output") if self.on is None else self.on)
+
+    @property
+    def least(self) -> float:
+        """The score from which the likeliest label counts."""
+        return 0.5 if self.threshold is None else self.threshold
+
+    @property
+    def unwanted(self) -> tuple[str, ...]:
+        """The topics that it finds."""
+        return self.denied or tuple(name for name in self.topics if name not in self.allowed)
 
 
 def read_guards(tables: Mapping[str, object] | None) -> dict[str, GuardSettings]:
@@ -44,22 +76,49 @@ def _read(name: str, table: object) -> GuardSettings:
         guard = convert(table, GuardSettings)
     except ValidationError as error:
         raise UsageError(f"{place} cannot be read: {error}") from None
+    if problem := _problem(guard):
+        raise UsageError(f"{place}: {problem}")
+    if guard.kind == "schema":
+        SchemaCheck(name, guard.schema)
+    return guard if guard.on is not None else replace(guard, on=_STAGES.get(guard.kind))
+
+
+def _problem(guard: GuardSettings) -> str | None:
+    for field in {field for names in _FIELDS.values() for field in names}:
+        if getattr(guard, field) and field not in _FIELDS[guard.kind]:
+            return f"{field} has no effect on a guard of kind {guard.kind}"
     if guard.kind == "classifier" and not guard.labels:
-        raise UsageError(f"{place} has no labels: name those of the model that it acts on")
+        return "it has no labels: name those of the model that it acts on"
     if guard.kind == "regex" and not guard.patterns:
-        raise UsageError(f"{place} has no patterns: give at least one")
-    if guard.kind == "classifier" and guard.action == "redact":
-        raise UsageError(f"{place}: a classifier reads whole texts, so that it cannot redact: block or flag")
+        return "it has no patterns: give at least one"
+    if guard.kind == "schema" and not guard.schema:
+        return "it has no schema: give a JSON schema"
+    if guard.action == "redact" and guard.kind not in ("pii", "regex"):
+        return f"a guard of kind {guard.kind} reads whole texts, so that it cannot redact: block or flag"
     if guard.threshold is not None and not 0 <= guard.threshold <= 1:
-        raise UsageError(f"{place}: threshold is {guard.threshold}, it must be between 0 and 1")
-    fields = {"pii": ("entities",), "regex": ("patterns",), "classifier": ("model", "labels")}
-    for kind, names in fields.items():
-        for field in names if kind != guard.kind else ():
-            if getattr(guard, field):
-                raise UsageError(f"{place}: {field} has no effect on a guard of kind {guard.kind}")
-    if not guard.on:
-        raise UsageError(f'{place}: on is empty: name "input", "output" or both')
-    return guard
+        return f"threshold is {guard.threshold}, it must be between 0 and 1"
+    if guard.on is not None and not guard.on:
+        return 'on is empty: name "input", "output" or both'
+    if guard.kind == "schema" and guard.on is not None and "input" in guard.on:
+        return 'a guard of kind schema reads answers: leave on out, or name "output" only'
+    return _topics_problem(guard) if guard.kind == "topics" else None
+
+
+def _topics_problem(guard: GuardSettings) -> str | None:
+    if len(guard.topics) < 2:
+        return 'it needs two topics at least, of which one may be "other", with texts of each'
+    if bool(guard.allowed) == bool(guard.denied):
+        return "name topics in allowed or in denied: one of the two"
+    for name in (*guard.allowed, *guard.denied):
+        if name not in guard.topics:
+            return f"{name!r:.80} is none of its topics: {', '.join(guard.topics)}"
+    if not guard.unwanted:
+        return 'all of its topics are allowed: add one that is not, such as "other"'
+    given = [name for name, texts in guard.topics.items() if texts]
+    if given and len(given) < len(guard.topics):
+        without = next(name for name in guard.topics if name not in given)
+        return f"topic {without!r:.80} has no examples: give some of every topic, or of none"
+    return None
 
 
 def chosen(guards: Mapping[str, GuardSettings], names: tuple[str, ...]) -> dict[str, GuardSettings]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, cast
 
 from msgspec import Meta, Struct
 
-from headrace.api.http.body import Json, Values, loose, without_effect
+from headrace.api.http.body import Json, Values, loose, targets_of, without_effect
 from headrace.api.openai.batches import Metadata
 from headrace.api.openai.generation_body import TOOL_NAME, GenerationBody
 from headrace.api.openai.response_format import constraint_of
@@ -233,13 +233,15 @@ class ResponseBody(GenerationBody, kw_only=True):
             cache_key=self.prompt_cache_key,
             priority=self.urgency,
             deadline_s=self.deadline_s,
+            slo=targets_of(self.slo),
+            guards=self.guards,
             sampling=self.sampling(**more),
             constraint=self.constraint(),
             disable_additional_properties=self.disable_additional_properties is not False,
         )
 
-    def response(self, response_id: str, prepared: Prepared) -> ResponseObject:
-        """The response before anything of it is there."""
+    def response(self, response_id: str, prepared: Prepared, tier: str) -> ResponseObject:
+        """The response before anything of it is there; `tier` is the service tier that it got."""
         form = self.text.format if self.text is not None else None
         params = prepared.params or SamplingParams()
         return ResponseObject(
@@ -256,6 +258,7 @@ class ResponseBody(GenerationBody, kw_only=True):
             prompt_cache_key=self.prompt_cache_key,
             reasoning=ResponseReasoning(self._effort),
             safety_identifier=self.safety_identifier,
+            service_tier=tier,
             temperature=params.temperature,
             text=TextOptions(form or {"type": "text"}),
             tool_choice=self.tool_choice or "auto",

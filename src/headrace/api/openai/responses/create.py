@@ -11,6 +11,7 @@ from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.errors import ClientGone, json_response
 from headrace.api.http.event_stream import chunks
 from headrace.api.http.generation import unless_gone
+from headrace.api.openai.generation_body import granted_tier
 from headrace.api.openai.responses.body import CountBody, ResponseBody
 from headrace.api.openai.responses.generate import in_background, made, streamed, whole
 from headrace.api.openai.responses.items import Item, read_input
@@ -59,7 +60,7 @@ async def _opened(
     if body.background:
         manager.check_background(owner, call.account)
     stream = await service.open(request, call)
-    response = body.response(response_id, stream.prepared)
+    response = body.response(response_id, stream.prepared, granted_tier(body.urgency, call.account))
     if call.warnings:
         response.warnings = call.warnings
     return stream, InProgressResponse(response, call.account, owner, inputs)

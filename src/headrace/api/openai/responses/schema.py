@@ -85,7 +85,7 @@ class ResponseObject(msgspec.Struct, kw_only=True):
     prompt_cache_key: str | None
     reasoning: ResponseReasoning
     safety_identifier: str | None
-    service_tier: Literal["default"] = "default"
+    service_tier: str = "default"
     temperature: float
     text: TextOptions
     tool_choice: str | dict[str, Any]

@@ -1,0 +1,101 @@
+"""What goes in, through the guards of a request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
+
+from headrace.chat.messages import Message, ToolCall
+from headrace.errors import InvalidRequest
+from headrace.inference.call_context import CallContext
+from headrace.inference.events import GuardVerdict
+from headrace.inference.requests import ChatRequest, CompletionRequest, GenerationRequest
+from headrace.tasks.guards.calls import call_text, redacted_arguments
+from headrace.tasks.guards.check import GuardChecks, redactor_of
+from headrace.tasks.guards.settings import GuardSettings
+
+_UNCHECKED = ("system", "developer")
+"""Roles of the operator's own messages."""
+
+
+class ContentBlocked(InvalidRequest):
+    """A guard has blocked what was sent."""
+
+    remedy = "Send something else: the guard that the message names does not let this pass."
+    code = "content_filter"
+
+
+class CheckedInput:
+    """Reads the texts of one request: content, reasoning and calls of messages, or prompts."""
+
+    def __init__(self, checks: GuardChecks, guards: Mapping[str, GuardSettings], call: CallContext) -> None:
+        self._checks, self._call, self._param = checks, call, ""
+        self._guards = {name: one for name, one in guards.items() if one.reads("input")}
+        self._redacting = {name: one for name, one in self._guards.items() if one.action == "redact"}
+
+    async def read(self, request: GenerationRequest) -> GenerationRequest:
+        """The request, redacted where a guard says so. ContentBlocked where one blocks it, InvalidRequest
+        where it has no text to read."""
+        if isinstance(request, ChatRequest):
+            self._param = "messages"
+            messages = [
+                one if one.role in _UNCHECKED else await self._message(one) for one in request.messages
+            ]
+            return replace(request, messages=tuple(messages))
+        assert isinstance(request, CompletionRequest)
+        self._param = "prompt"
+        prompts: list[str] = []
+        for prompt in request.prompts:
+            if not isinstance(prompt, str):
+                raise InvalidRequest(
+                    "guards read text: send the prompt as text, not as token ids", param="prompt"
+                )
+            prompts.append(await self._text(prompt) or "")
+        return replace(request, prompts=tuple(prompts), suffix=await self._text(request.suffix))
+
+    async def _message(self, message: Message) -> Message:
+        return replace(
+            message,
+            content=await self._text(message.content),
+            reasoning=await self._text(message.reasoning),
+            tool_calls=tuple([await self._tool_call(one) for one in message.tool_calls]),
+        )
+
+    async def _text(self, text: str | None) -> str | None:
+        if not text:
+            return text
+        new, verdicts = await self._checks.check(self._guards, text, "input", self._call)
+        self._judge(verdicts)
+        return new
+
+    async def _tool_call(self, call: ToolCall) -> ToolCall:
+        text = call_text(call.name, call.arguments)
+        _, verdicts = await self._checks.check(self._guards, text, "input", self._call)
+        self._judge(verdicts)
+        arguments = call.arguments
+        for name, guard in self._redacting.items():
+            redactor = redactor_of(name, guard)
+            arguments = redacted_arguments(arguments, lambda one, r=redactor: r.redact(one).text)
+        return replace(call, arguments=arguments)
+
+    def _judge(self, verdicts: Sequence[GuardVerdict]) -> None:
+        for one in verdicts:
+            if one.action == "block":
+                raise ContentBlocked(
+                    f"the guard {one.guard!r} blocks what was sent: it found {one.label} with the score"
+                    f" {one.score:.2f}",
+                    param=self._param,
+                )
+        tell(verdicts, self._call)
+
+
+def tell(verdicts: Sequence[GuardVerdict], call: CallContext) -> None:
+    """Put verdicts into the reply: as they are, and in words into its warnings."""
+    done = {"block": "blocked", "redact": "redacted", "flag": "flagged"}
+    call.verdicts += verdicts
+    for one in verdicts:
+        call.warn(
+            "guard",
+            f"{one.guard} {done[one.action]} the {one.stage}: {one.label} with the score {one.score:.2f}",
+        )

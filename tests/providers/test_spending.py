@@ -1,0 +1,43 @@
+"""What remote attempts cost stands in the ledger of the store, and in the reply."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fake_provider import HELLO, Gateway, say, usage
+
+from headrace.economy.ledger import Ledger
+from headrace.storage.database import Database
+
+ASK: list[Any] = [{"role": "user", "content": "hi"}]
+PRICES = {"work/far-1": {"input": 2, "output": 10}}  # dollars per million tokens
+
+
+def post(server: Any, **more: Any) -> Any:
+    return server.http().post("/v1/chat/completions", json={"model": "far", "messages": ASK, **more})
+
+
+def test_attempts_are_booked(gateway: Callable[..., Gateway], tmp_path: Path) -> None:
+    store = tmp_path / "store.sqlite3"
+    server, _ = gateway(say(*HELLO, usage()), prices=PRICES, store=str(store))
+    reply = post(server)
+    assert reply.status_code == 200, reply.text
+    counts = reply.json()["usage"]
+    nano_usd = 2000 * counts["prompt_tokens"] + 10_000 * counts["completion_tokens"]
+    assert nano_usd > 0
+    assert float(reply.headers["x-headrace-cost-usd"]) * 1e9 == nano_usd
+    [(_, entry)] = list(Ledger(Database(store)).entries())
+    assert entry.nano_usd == nano_usd and entry.request_id == reply.headers["x-request-id"]
+
+
+def test_a_budget_refuses_before_anything_is_sent(gateway: Callable[..., Gateway], tmp_path: Path) -> None:
+    budgets = {"all": {"usd_per_month": 0.000001}}
+    server, provider = gateway(
+        say(*HELLO, usage()), prices=PRICES, budgets=budgets, store=str(tmp_path / "store.sqlite3")
+    )
+    reply = post(server, max_tokens=1000)
+    assert reply.status_code in (402, 429), reply.text
+    assert "budget" in reply.json()["error"]["message"]
+    assert not provider.exchanges
