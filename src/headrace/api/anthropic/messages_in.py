@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
+import re
 from collections.abc import Sequence
 from itertools import groupby
 
@@ -26,6 +26,8 @@ from headrace.api.anthropic.body import (
 from headrace.chat.messages import Image, Message, ToolCall, is_image_url
 from headrace.errors import InvalidRequest
 from headrace.inference.call_context import CallContext
+
+_OWN_SIGNATURE = re.compile(r"[0-9a-f]{64}")
 
 
 class Turns:
@@ -128,10 +130,9 @@ def _merged(turns: Sequence[Message]) -> list[Message]:
 
 def _signature(parts: Sequence[ThinkingPart]) -> str | None:
     """A remote model's signature of its reasoning; what this server signs with is no signature."""
-    if len(parts) != 1 or not parts[0].signature:
+    if len(parts) != 1 or not parts[0].thinking or not parts[0].signature:
         return None
-    own = hashlib.sha256(parts[0].thinking.encode()).hexdigest()
-    return None if parts[0].signature == own else parts[0].signature
+    return None if _OWN_SIGNATURE.fullmatch(parts[0].signature) else parts[0].signature
 
 
 def _image(part: ImagePart, where: str) -> Image:
