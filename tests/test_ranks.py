@@ -110,6 +110,17 @@ def test_every_room_is_known() -> None:
         assert not FORBIDDEN_ROOMS & set(path.relative_to(PACKAGE).with_suffix("").parts), path
 
 
+def test_a_class_name_stands_for_one_thing() -> None:
+    """Besides `api`, where the dialects may each have a body of the same name."""
+    homes: dict[str, list[str]] = {}
+    for path in FILES:
+        if room_of(path) != "api":
+            for node in ast.parse(path.read_text()).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    homes.setdefault(node.name, []).append(path.relative_to(PACKAGE).as_posix())
+    assert not {name: found for name, found in homes.items() if len(found) > 1}
+
+
 def test_nothing_unsafe_is_called() -> None:
     for path in FILES:
         check_calls(path)

@@ -10,7 +10,7 @@ import pytest
 
 from headrace.economy.entries import Entry
 from headrace.economy.ledger import Ledger
-from headrace.economy.rates import Line
+from headrace.economy.rates import BillLine
 from headrace.storage.database import Database
 
 DAY = 1_795_132_800  # 2026-11-20
@@ -34,7 +34,7 @@ def store(tmp_path: Path) -> Path:
             provider="acme",
             model="big",
         )
-        Ledger(database).add(entry, [Line("input", 10, 10_000_000), Line("output", 1, 50_000_000)])
+        Ledger(database).add(entry, [BillLine("input", 10, 10_000_000), BillLine("output", 1, 50_000_000)])
     database.close()
     return tmp_path / "store"
 

@@ -18,7 +18,7 @@ from invocation import Outcome
 from headrace.economy.entries import Entry
 from headrace.economy.focus import COLUMNS
 from headrace.economy.ledger import Ledger
-from headrace.economy.rates import Line
+from headrace.economy.rates import BillLine
 from headrace.storage.database import Database
 
 Inside = Callable[..., Outcome]
@@ -26,7 +26,7 @@ NOON = 1_795_176_000.0  # 2026-11-20 12:00 UTC
 PRICES = ("--prices", '{"acme/*": {"input": 2, "output": 10}}')
 
 
-def book(path: Path, request: str, lines: list[Line], **values: Any) -> int:
+def book(path: Path, request: str, lines: list[BillLine], **values: Any) -> int:
     named: dict[str, Any] = {"kind": "attempt", "status": "measured", "started_s": NOON, "booked_s": NOON}
     named |= {"request_id": request, "attempt": 1, "key_name": "alice", "route": "best", "billed": "yes"}
     named |= {"provider": "acme", "model": "big", "outcome": "ok", "price_source": "settings"}
@@ -40,17 +40,17 @@ def book(path: Path, request: str, lines: list[Line], **values: Any) -> int:
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
     path = tmp_path / "store.sqlite3"
-    book(path, "a", [Line("input", 100, 100_000), Line("output", 10, 100_000)])
-    book(path, "b", [Line("input", 100, 100_000), Line("output", 10, 100_000)], key_name="bob")
+    book(path, "a", [BillLine("input", 100, 100_000), BillLine("output", 10, 100_000)])
+    book(path, "b", [BillLine("input", 100, 100_000), BillLine("output", 10, 100_000)], key_name="bob")
     book(
         path,
         "c",
-        [Line("estimate", 1, 5_000_000)],
+        [BillLine("estimate", 1, 5_000_000)],
         status="estimated",
         raw_usage=b"",
         started_s=NOON + 86_400,
     )
-    book(path, "d", [Line("input", 7, 0)], status="unpriced", provider="odd", raw_usage=b"")
+    book(path, "d", [BillLine("input", 7, 0)], status="unpriced", provider="odd", raw_usage=b"")
     book(path, "e", [], kind="lost", status="unpriced", outcome="lost")
     return path
 
@@ -114,9 +114,9 @@ def test_check_bills_again(inside: Inside, tmp_path: Path) -> None:
 
     path, version = tmp_path / "store", PriceList().version
     values: dict[str, Any] = {"provider": "openai", "model": "gpt-4o", "price_source": version}
-    book(path, "right", [Line("input", 100, 250_000), Line("output", 10, 100_000)], **values)
+    book(path, "right", [BillLine("input", 100, 250_000), BillLine("output", 10, 100_000)], **values)
     assert inside("spend", "check", "--store", str(path)).code == 0
-    book(path, "wrong", [Line("input", 100, 250_000), Line("output", 10, 100_001)], **values)
+    book(path, "wrong", [BillLine("input", 100, 250_000), BillLine("output", 10, 100_001)], **values)
     bad = inside("spend", "check", "--store", str(path))
     assert bad.code == 1 and "entry 2 says" in bad.stdout
 
@@ -137,7 +137,9 @@ def test_bills_anew_as_corrections(inside: Inside, store: Path) -> None:
 
 def test_a_price_that_comes_later_bills_what_was_unpriced(inside: Inside, tmp_path: Path) -> None:
     path = tmp_path / "store"
-    book(path, "a", [Line("input", 100, 0), Line("output", 10, 0)], status="unpriced", price_source="")
+    book(
+        path, "a", [BillLine("input", 100, 0), BillLine("output", 10, 0)], status="unpriced", price_source=""
+    )
     flags = ("--store", str(path), *PRICES)
     inside("spend", "rerate", "--write", *flags)
     [row] = json.loads(inside("spend", "--json", *flags).stdout)
@@ -236,7 +238,7 @@ def test_reconciles_with_providers(
 ) -> None:
     url, seen = provider
     path = tmp_path / "store"
-    book(path, "a", [Line("input", 1, 90_000_000)], provider="openai", model="gpt-4o")
+    book(path, "a", [BillLine("input", 1, 90_000_000)], provider="openai", model="gpt-4o")
     flags = ("--store", str(path), "--since", "2026-11-20", "--until", "2026-11-20", "--url", url, "--json")
     nameless = inside("spend", "reconcile", "openai", *flags)
     assert nameless.code == 2 and "OPENAI_ADMIN_KEY" in nameless.stderr

@@ -14,7 +14,7 @@ from recording import NOON, attempt, recorder, reserve, usage
 
 from headrace.economy.entries import Entry
 from headrace.economy.ledger import Ledger
-from headrace.economy.rates import Line
+from headrace.economy.rates import BillLine
 from headrace.errors import StoreError
 from headrace.inference.attempts import Hold, TokenCounts
 from headrace.storage.database import Database
@@ -160,7 +160,7 @@ def test_attempts_of_a_request_are_entries_of_their_own() -> None:
 )
 def test_the_tables_refuse_to_be_changed(statement: str, said: str) -> None:
     database = Database(None)
-    Ledger(database).add(entry(), [Line("input", 1, 5)])
+    Ledger(database).add(entry(), [BillLine("input", 1, 5)])
     with pytest.raises(StoreError, match=said):
         database.execute(statement)
     assert total(database) == 0
@@ -170,7 +170,7 @@ def test_an_entry_out_of_balance_is_refused() -> None:
     database = Database(None)
     with pytest.raises(StoreError, match="sum to zero"), database.transaction() as connection:
         connection.execute("INSERT INTO ledger_postings VALUES (1, 9, 'expense:x', 'x', 1, 5)")
-        Ledger(database).add(entry(), [Line("input", 1, 5)])
+        Ledger(database).add(entry(), [BillLine("input", 1, 5)])
     assert database.query("SELECT count(*) FROM ledger_postings") == [(0,)]
 
 
@@ -184,8 +184,8 @@ def test_an_attempt_is_there_once_whoever_writes() -> None:
 
 def test_corrections_add_to_what_they_correct() -> None:
     ledger = Ledger(Database(None))
-    first = ledger.add(entry(), [Line("input", 100, 100), Line("output", 5, 50)])
-    ledger.add(entry(kind="correction", corrects=first), [Line("input", 0, -40)])
+    first = ledger.add(entry(), [BillLine("input", 100, 100), BillLine("output", 5, 50)])
+    ledger.add(entry(kind="correction", corrects=first), [BillLine("input", 0, -40)])
     assert ledger.cost(first) == 110
     assert ledger.lines(first) == {"input": (100, 60), "output": (5, 50)}
     assert total(ledger.database) == 0
@@ -193,7 +193,7 @@ def test_corrections_add_to_what_they_correct() -> None:
 
 LINES = st.lists(
     st.builds(
-        Line,
+        BillLine,
         st.sampled_from(["input", "output", "estimate"]),
         st.integers(0, 10**9),
         st.integers(-(10**15), 10**15),
@@ -204,7 +204,7 @@ LINES = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(LINES, max_size=6))
-def test_all_postings_sum_to_zero_whatever_is_booked(drawn: list[list[Line]]) -> None:
+def test_all_postings_sum_to_zero_whatever_is_booked(drawn: list[list[BillLine]]) -> None:
     ledger = Ledger(Database(None))
     for place, lines in enumerate(drawn):
         ledger.add(entry(request_id=str(place)), lines)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from headrace.economy.money import nano_of, plain_usd, shown_usd, usd_of
 from headrace.economy.prices import PriceBook
 from headrace.economy.quantities import CLASSES, TOKEN_CLASSES, Quantities, quantities_of
-from headrace.economy.rates import Rate, Rates, Unpriced, rate_of
+from headrace.economy.rates import Rates, UnitPrice, Unpriced, rate_of
 from headrace.economy.usage import read_usage
 from headrace.errors import UsageError
 from headrace.inference.attempts import TokenCounts
@@ -135,7 +135,7 @@ def test_wrong_prices_are_refused_by_name(name: str, entry: object, said: str) -
 
 COUNTS = st.integers(0, 3_000_000)
 RATES = st.builds(
-    Rate,
+    UnitPrice,
     st.integers(0, 10**14),
     st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10**14)), max_size=2).map(
         lambda tiers: tuple(sorted(tiers))

@@ -26,7 +26,7 @@ LIBRARIES = ("aiohttp", "cryptography", "jsonschema_rs")
 
 
 class _Counted:
-    """A SpendRecorder that counts the attempts that another one books."""
+    """A SpendRecorder that counts the attempts that another one records."""
 
     def __init__(self, inner: SpendRecorder, attempts: Counter[str]) -> None:
         self.reserve = inner.reserve
@@ -48,7 +48,7 @@ class RemoteModels:
         self.attempts: Counter[str] = Counter()
         """Attempts that have ended, by "TARGET OUTCOME"."""
         self.spend: SpendRecorder | None = None
-        """What books attempts: the ledger, unless something else is set before the first update."""
+        """What records attempts: the ledger, unless something else is set before the first update."""
         self._ledger: LedgerRecorder | None = None
 
     @property

@@ -35,7 +35,7 @@ Examples:
 """
 
 
-class Action(StrEnum):
+class KeyAction(StrEnum):
     """Subcommands."""
 
     ADD = "add"
@@ -45,7 +45,7 @@ class Action(StrEnum):
 
 @takes_settings("key_rpm", "key_tpm", "key_max_concurrency", "key_priority", "store")
 def command(
-    action: Annotated[Action, typer.Argument(metavar="ACTION", help="Subcommand.")],
+    action: Annotated[KeyAction, typer.Argument(metavar="ACTION", help="Subcommand.")],
     name: Annotated[
         str | None, typer.Argument(metavar="NAME", help="Name of the key, for add and rm.")
     ] = None,
@@ -60,12 +60,12 @@ def command(
     database = Database(settings.store_file)
     try:
         keys = Keys(database)
-        if action is Action.LIST:
+        if action is KeyAction.LIST:
             _list(keys, json)
             return
         if not name:
             raise UsageError(f"keys {action.value} needs a name: headrace keys {action.value} NAME")
-        if action is Action.ADD:
+        if action is KeyAction.ADD:
             key = keys.add(name, configured_limits(settings), _scopes(scope))
             print_json({"name": name, "key": key}) if json else print(key)
         else:

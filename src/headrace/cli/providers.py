@@ -18,7 +18,7 @@ from headrace.errors import UsageError
 from headrace.storage.database import Database
 
 if TYPE_CHECKING:
-    from headrace.providers.check import Checked
+    from headrace.providers.check import ProviderCheck
     from headrace.providers.key_store import KeyStore
 
 HELP = """Keep keys of providers, and check that providers answer.
@@ -38,7 +38,7 @@ Examples:
 """
 
 
-class Action(StrEnum):
+class ProviderAction(StrEnum):
     """Subcommands."""
 
     ADD = "add"
@@ -49,7 +49,7 @@ class Action(StrEnum):
 
 @takes_settings("providers", "store")
 def command(
-    action: Annotated[Action, typer.Argument(metavar="ACTION", help="Subcommand.")],
+    action: Annotated[ProviderAction, typer.Argument(metavar="ACTION", help="Subcommand.")],
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Name of the provider.")] = None,
     json: JsonFlag = False,
     *,
@@ -60,13 +60,13 @@ def command(
     database = Database(settings.store_file)
     try:
         keys: KeyStore = key_store.KeyStore(database)
-        if action is Action.LIST:
+        if action is ProviderAction.LIST:
             _list(keys, settings, json)
-        elif action is Action.TEST:
+        elif action is ProviderAction.TEST:
             _test(keys, settings, name, json)
         elif not name:
             raise UsageError(f"providers {action.value} needs a name: headrace providers {action.value} NAME")
-        elif action is Action.ADD:
+        elif action is ProviderAction.ADD:
             _add(keys, settings, name, json)
         else:
             keys.remove(name)
@@ -94,7 +94,7 @@ def _add(keys: KeyStore, settings: Settings, name: str, json: bool) -> None:
 
 def _list(keys: KeyStore, settings: Settings, json: bool) -> None:
     check = extra_module("gateway", "headrace.providers.check")
-    found: list[Checked] = check.described(keys, settings.providers)
+    found: list[ProviderCheck] = check.described(keys, settings.providers)
     if json:
         print_json([one.fields() for one in found])
         return

@@ -52,7 +52,7 @@ Examples:
 """
 
 
-class Action(StrEnum):
+class SpendAction(StrEnum):
     """Subcommands."""
 
     SHOW = "show"
@@ -76,7 +76,7 @@ class SpendBy(StrEnum):
 
 @takes_settings("store", "prices", "budgets")
 def command(
-    action: Annotated[Action, typer.Argument(metavar="ACTION", help="Subcommand.")] = Action.SHOW,
+    action: Annotated[SpendAction, typer.Argument(metavar="ACTION", help="Subcommand.")] = SpendAction.SHOW,
     source: Annotated[
         str | None, typer.Argument(metavar="SOURCE", help="For reconcile: openai, anthropic or a file.")
     ] = None,
@@ -93,18 +93,18 @@ def command(
 ) -> None:
     """Run the subcommand; see HELP."""
     first, last = _day(since, "--since", FIRST_DAY), _day(until, "--until", LAST_DAY)
-    if source is not None and action is not Action.RECONCILE:
+    if source is not None and action is not SpendAction.RECONCILE:
         raise UsageError(f"spend {action.value} takes no {source!r}: see `headrace spend --help`")
     database = Database(settings.store_file)
     try:
         ledger, prices = Ledger(database), PriceBook(settings.prices)
-        if action is Action.CHECK:
+        if action is SpendAction.CHECK:
             _check(ledger, Budgets(database, read_budgets(settings.budgets)), prices, json)
-        elif action is Action.RERATE:
+        elif action is SpendAction.RERATE:
             _rerate(ledger, prices, first, write, json)
-        elif action is Action.RECONCILE:
+        elif action is SpendAction.RECONCILE:
             _reconcile(ledger, source, provider, url, first, last, write, json)
-        elif action is Action.EXPORT:
+        elif action is SpendAction.EXPORT:
             note(f"{write_focus(database, sys.stdout, first, last):,} rows")
         else:
             _show(spend_by(database, by.value, first, last), by.value, json, as_csv)

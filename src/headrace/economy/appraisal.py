@@ -8,7 +8,7 @@ from msgspec import Struct
 from headrace.economy.entries import Status
 from headrace.economy.prices import PriceBook
 from headrace.economy.quantities import Quantities, quantities_of
-from headrace.economy.rates import Line
+from headrace.economy.rates import BillLine
 from headrace.economy.usage import ReadUsage, UnknownUsage, read_usage
 from headrace.inference.attempts import TokenCounts
 
@@ -19,7 +19,7 @@ STATES_ITS_COST = frozenset({"openrouter"})
 class Appraised(Struct, frozen=True):
     """The lines of an entry, what they are from, and why they are no measured ones."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[BillLine, ...]
     status: Status
     source: str = ""
     reason: str = ""
@@ -96,16 +96,16 @@ def _without_usage(prices: PriceBook, found: Evidence, reason: str) -> Appraised
 
 
 def _as_stated(nano_usd: int, counts: Quantities) -> Appraised:
-    lines = (Line(REPORTED, 1, nano_usd), *_unpriced_lines(counts))
+    lines = (BillLine(REPORTED, 1, nano_usd), *_unpriced_lines(counts))
     return Appraised(lines, "reported", "stated by the provider")
 
 
 def _unknown(found: Evidence, reason: str, counts: Quantities) -> Appraised:
     if found.most is None:
         return Appraised(_unpriced_lines(counts), "unpriced", "", reason)
-    lines = (Line(ESTIMATE, 1, found.most), *_unpriced_lines(counts))
+    lines = (BillLine(ESTIMATE, 1, found.most), *_unpriced_lines(counts))
     return Appraised(lines, "estimated", "the worst case", reason)
 
 
-def _unpriced_lines(counts: Quantities) -> tuple[Line, ...]:
-    return tuple(Line(name, count, 0) for name, count in counts.items())
+def _unpriced_lines(counts: Quantities) -> tuple[BillLine, ...]:
+    return tuple(BillLine(name, count, 0) for name, count in counts.items())

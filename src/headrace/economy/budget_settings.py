@@ -45,7 +45,7 @@ class Limit(Struct, frozen=True):
     nano_usd: int
 
 
-class Budget(Struct, frozen=True):
+class SpendBudget(Struct, frozen=True):
     """A budget. It bounds what matches all its patterns; with `each`, apart for each key, provider, target
     or route. `limits` are nano-dollars by kind of period. `unpriced`: what becomes of those without a
     price."""
@@ -83,12 +83,12 @@ def _matches(patterns: tuple[str, ...], *names: str) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns for name in names)
 
 
-def read_budgets(table: Mapping[str, object] | None) -> tuple[Budget, ...]:
+def read_budgets(table: Mapping[str, object] | None) -> tuple[SpendBudget, ...]:
     """The budgets of the setting `budgets`. Raises UsageError that names what is wrong."""
     return tuple(_budget(name, entry) for name, entry in (table or {}).items())
 
 
-def _budget(name: str, entry: object) -> Budget:
+def _budget(name: str, entry: object) -> SpendBudget:
     where = f"[budgets.{name}]"
     if not isinstance(entry, dict):
         raise UsageError(f"{where} is a table, such as usd_per_month = 200", param="budgets")
@@ -101,7 +101,7 @@ def _budget(name: str, entry: object) -> Budget:
     limits = {period: _amount(where, key, given[key]) for key, period in _LIMITS.items() if key in given}
     if not limits:
         raise UsageError(f"{where} has no limit: give {', '.join(_LIMITS)}", param="budgets")
-    return Budget(
+    return SpendBudget(
         name,
         limits,
         *(_patterns(where, key, given.get(key, ["*"])) for key in _PATTERNS),

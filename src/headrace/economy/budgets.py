@@ -14,7 +14,7 @@ from typing import cast
 
 from msgspec import Struct
 
-from headrace.economy.budget_settings import Attempted, Budget, Limit
+from headrace.economy.budget_settings import Attempted, Limit, SpendBudget
 from headrace.economy.entries import Entry
 from headrace.economy.holder import Holder, has_ended, machine_s, this_process
 from headrace.economy.ledger import Ledger
@@ -52,7 +52,7 @@ class Budgets:
     def __init__(
         self,
         database: Database,
-        budgets: Sequence[Budget],
+        budgets: Sequence[SpendBudget],
         *,
         clock: Callable[[], float] = time.time,
         machine_clock: Callable[[], float] = machine_s,
@@ -65,7 +65,7 @@ class Budgets:
         self._holder = (holder or this_process()).text
         self._lease_s = lease_s
 
-    def covering(self, one: Attempted) -> list[Budget]:
+    def covering(self, one: Attempted) -> list[SpendBudget]:
         """The budgets that an attempt counts for."""
         return [budget for budget in self.budgets if budget.covers(one)]
 

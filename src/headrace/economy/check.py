@@ -22,7 +22,7 @@ _SHOWN = 20
 """Problems of one kind that are shown; the others are counted."""
 
 
-class Checked(Struct, frozen=True):
+class LedgerCheck(Struct, frozen=True):
     """`problems` are what is off, `notes` what is worth knowing."""
 
     entries: int
@@ -31,11 +31,11 @@ class Checked(Struct, frozen=True):
     notes: tuple[str, ...]
 
 
-def check(ledger: Ledger, budgets: Budgets, prices: PriceBook) -> Checked:
+def check(ledger: Ledger, budgets: Budgets, prices: PriceBook) -> LedgerCheck:
     """Check all of the ledger. Holds that no process will settle are let go, which is noted."""
     database = ledger.database
     if not database.exists:
-        return Checked(0, 0, (), ("there is no ledger yet",))
+        return LedgerCheck(0, 0, (), ("there is no ledger yet",))
     lost = budgets.release_stale()
     [(entries, postings)] = database.query(
         "SELECT (SELECT count(*) FROM ledger_entries), (SELECT count(*) FROM ledger_postings)"
@@ -43,7 +43,7 @@ def check(ledger: Ledger, budgets: Budgets, prices: PriceBook) -> Checked:
     kinds = (_file(ledger), _sums(ledger), _charges(ledger), _holds(ledger), _bills(ledger, prices))
     problems = [text for kind in kinds for text in _first(kind)]
     notes = [*([f"{lost:,} holds of attempts that were lost are let go"] if lost else []), *_notes(ledger)]
-    return Checked(int(entries or 0), int(postings or 0), tuple(problems), tuple(notes))
+    return LedgerCheck(int(entries or 0), int(postings or 0), tuple(problems), tuple(notes))
 
 
 def _first(problems: Iterator[str]) -> list[str]:

@@ -50,7 +50,7 @@ class Traffic(Struct, frozen=True):
         return float(self.prompts.sum() + self.outputs.sum()) / self.duration_s * 3600
 
 
-class Point(Struct, frozen=True, kw_only=True):
+class CrossoverPoint(Struct, frozen=True, kw_only=True):
     """One multiple of the traffic: what it costs in dollars per million tokens, and the share of the nodes'
     time that is used. `hybrid_nodes` and the API together are the cheapest mix; `hybrid_api_share` goes to
     the API."""
@@ -70,7 +70,7 @@ class Crossover(Struct, frozen=True, kw_only=True):
     utilization, None where they never are. `node_share` is what one node serves of the trace within the
     objectives."""
 
-    points: tuple[Point, ...]
+    points: tuple[CrossoverPoint, ...]
     node_share: float
     saturated_share: float
     break_even_factor: float | None
@@ -216,7 +216,7 @@ def _point(
     *,
     node_usd: float,
     api_usd: float,
-) -> Point:
+) -> CrossoverPoint:
     nodes = max(1, math.ceil(factor / shares.whole - 1e-9))
     millions = factor * traffic.tokens_per_hour / 1e6
     mixes = [
@@ -225,7 +225,7 @@ def _point(
         for over in [_overflow(traffic, speed, factor, shares.even, count) if count < nodes else 0.0]
     ]
     cost, count, over = min(mixes)
-    return Point(
+    return CrossoverPoint(
         factor=factor,
         nodes=nodes,
         utilization=factor / (nodes * shares.saturated),

@@ -8,7 +8,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import fields
 
-from headrace.economy.rates import Line
+from headrace.economy.rates import BillLine
 
 Kind = Literal["attempt", "lost", "correction", "reconciliation", "machine"]
 Status = Literal["measured", "reported", "estimated", "unpriced", "not_billed"]
@@ -77,7 +77,7 @@ def day_of(unix_s: float) -> str:
     return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d")
 
 
-def postings_of(entry: Entry, lines: tuple[Line, ...]) -> list[Posting]:
+def postings_of(entry: Entry, lines: tuple[BillLine, ...]) -> list[Posting]:
     """Debits of the expense by class, and what that makes owed to the provider or to the machine's owner.
 
     Where the price is not known the quantities stand in accounts that say so.

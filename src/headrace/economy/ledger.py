@@ -12,7 +12,7 @@ from typing import Any, cast
 from msgspec.structs import astuple, replace
 
 from headrace.economy.entries import ENTRY_FIELDS, Entry, Posting, postings_of
-from headrace.economy.rates import Line
+from headrace.economy.rates import BillLine
 from headrace.storage.database import Database, Row
 
 _COLUMNS = ", ".join(ENTRY_FIELDS)
@@ -25,7 +25,7 @@ class Ledger:
     def __init__(self, database: Database) -> None:
         self.database = database
 
-    def add(self, entry: Entry, lines: Sequence[Line]) -> int:
+    def add(self, entry: Entry, lines: Sequence[BillLine]) -> int:
         """Write an entry with a debit for each line; its number. Its total is that of the lines."""
         entry = replace(entry, nano_usd=sum(line.nano_usd for line in lines))
         with self.database.transaction():

@@ -20,7 +20,7 @@ from msgspec import Struct
 from headrace.economy.entries import Entry
 from headrace.economy.ledger import Ledger
 from headrace.economy.money import NANO, nano_of
-from headrace.economy.rates import Line
+from headrace.economy.rates import BillLine
 from headrace.engine.request import Usage
 from headrace.errors import StoreError
 from headrace.inference.call_context import CallContext
@@ -131,8 +131,8 @@ class MachineRecorder:
             first_content_s=call.first_token_s,
             price_source="node_usd_per_hour",
         )
-        lines = [Line(MACHINE_TIME, share.nanoseconds // 10**6, share.nano_usd)]
-        lines += [Line(name, count, 0) for name, count in counts.items() if count]
+        lines = [BillLine(MACHINE_TIME, share.nanoseconds // 10**6, share.nano_usd)]
+        lines += [BillLine(name, count, 0) for name, count in counts.items() if count]
         self._thread.submit(self._write, entry, lines)
         if now_s - self._idle_from_s > IDLE_EVERY_S:
             self._book_idle()
@@ -155,9 +155,9 @@ class MachineRecorder:
             elapsed_s=idle.nanoseconds / NANO,
             price_source="node_usd_per_hour",
         )
-        self._thread.submit(self._write, entry, [Line(IDLE, idle.nanoseconds // 10**6, idle.nano_usd)])
+        self._thread.submit(self._write, entry, [BillLine(IDLE, idle.nanoseconds // 10**6, idle.nano_usd)])
 
-    def _write(self, entry: Entry, lines: Sequence[Line]) -> None:
+    def _write(self, entry: Entry, lines: Sequence[BillLine]) -> None:
         try:
             self._ledger.add(entry, lines)
         except StoreError as error:

@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import Any
 
 from headrace.economy.quantities import CLASSES, REQUEST, REQUEST_KEY, REQUEST_UNIT
-from headrace.economy.rates import Rate, Rates, Unpriced, rate_of
+from headrace.economy.rates import Rates, UnitPrice, Unpriced, rate_of
 from headrace.economy.tiers import Tier
 
 PACKAGE = "genai_prices"
@@ -64,7 +64,7 @@ class PriceList:
         at = datetime.fromtimestamp(unix_s, UTC)
         context = None if tier == "standard" else self._context(found, own, tier, at, f"{provider}/{model}")
         prices: dict[str, Any] = found.get_prices(at, context).__dict__
-        by_class: dict[str, Rate] = {}
+        by_class: dict[str, UnitPrice] = {}
         for key, price in prices.items():
             if price is None or key.startswith("_") or key in _NEVER_IN_USAGE:
                 continue
@@ -103,11 +103,11 @@ class PriceList:
         raise Unpriced(f"{self.version} has no price for {tier} processing of {name} on {at:%Y-%m-%d}")
 
 
-def _rate(price: Any, unit: int) -> Rate:
+def _rate(price: Any, unit: int) -> UnitPrice:
     try:
         if isinstance(price, Decimal):
-            return Rate(rate_of(price, unit))
+            return UnitPrice(rate_of(price, unit))
         tiers = tuple((int(tier.start), rate_of(tier.price, unit)) for tier in price.tiers)
-        return Rate(rate_of(price.base, unit), tiers)
+        return UnitPrice(rate_of(price.base, unit), tiers)
     except ValueError as error:
         raise Unpriced(str(error)) from None

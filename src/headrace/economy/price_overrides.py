@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from headrace.config.names import nearest
 from headrace.economy.quantities import CLASSES, REQUEST
-from headrace.economy.rates import Rate, Rates, rate_of, unit_of
+from headrace.economy.rates import Rates, UnitPrice, rate_of, unit_of
 from headrace.economy.tiers import STANDARD, Tier
 from headrace.errors import UsageError
 
@@ -74,13 +74,13 @@ def _override(name: str, where: str, entry: object) -> Override:
     tiers = _tiers(where, given.pop("tiers", []))
     if not given:
         raise UsageError(f"{where} has no price: give input and output, dollars per million", param="prices")
-    rates = {key: Rate(_rate(where, key, value)) for key, value in given.items()}
+    rates = {key: UnitPrice(_rate(where, key, value)) for key, value in given.items()}
     for start, key, rate in tiers:
         if key not in rates:
             raise UsageError(
                 f"{where}: a tier has a price for {key}, the table itself has none", param="prices"
             )
-        rates[key] = Rate(rates[key].base, (*rates[key].tiers, (start, rate)))
+        rates[key] = UnitPrice(rates[key].base, (*rates[key].tiers, (start, rate)))
     return Override(name, processing, from_unix_s, Rates(rates, SOURCE))
 
 

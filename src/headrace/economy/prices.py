@@ -9,7 +9,7 @@ from msgspec import Struct
 from headrace.economy.price_list import PriceList
 from headrace.economy.price_overrides import override_of, read_overrides
 from headrace.economy.quantities import Quantities
-from headrace.economy.rates import Line, Rates, Unpriced
+from headrace.economy.rates import BillLine, Rates, Unpriced
 from headrace.economy.tiers import Tier, tier_of
 
 
@@ -17,7 +17,7 @@ class Bill(Struct, frozen=True):
     """What usage costs: its lines, and where the price is from. `missing` says why
     it is unpriced, if it is."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[BillLine, ...]
     source: str
     missing: str = ""
 

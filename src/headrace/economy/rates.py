@@ -23,7 +23,7 @@ class Unpriced(Exception):
     """What something costs is not known; the text says what is missing."""
 
 
-class Rate(Struct, frozen=True):
+class UnitPrice(Struct, frozen=True):
     """Nano-dollars per million. `tiers` (start, rate), ascending: the last whose start the input exceeds
     holds for all tokens, not only for those beyond it."""
 
@@ -39,7 +39,7 @@ class Rate(Struct, frozen=True):
         return max(self.base, *(rate for start, rate in self.tiers if input_side > start), 0)
 
 
-class Line(Struct, frozen=True):
+class BillLine(Struct, frozen=True):
     """One line of a bill: a class, how much of it, and what that costs."""
 
     name: str
@@ -51,11 +51,11 @@ class Rates(Struct, frozen=True):
     """Rates by class. `source` says where they are from, with its version. `audio_as_text`: a model without a
     price for audio has one price for all that it reads or makes."""
 
-    by_class: Mapping[str, Rate]
+    by_class: Mapping[str, UnitPrice]
     source: str
     audio_as_text: bool = False
 
-    def of(self, name: str) -> Rate:
+    def of(self, name: str) -> UnitPrice:
         """The rate of a class: its own, or that of the class that it is part of. Raises Unpriced."""
         found = self.by_class.get(name)
         if found is not None:
@@ -75,15 +75,15 @@ class Rates(Struct, frozen=True):
             return "" if "input_audio" in self.by_class else "cache_read"
         return CLASSES[name].parent or ""
 
-    def bill(self, quantities: Quantities) -> tuple[Line, ...]:
+    def bill(self, quantities: Quantities) -> tuple[BillLine, ...]:
         """A line for each class with any quantity, each rounded half up. Raises Unpriced."""
         input_side = quantities.input_side
         lines = [
-            Line(name, count, _rounded(count * self.of(name).at(input_side)))
+            BillLine(name, count, _rounded(count * self.of(name).at(input_side)))
             for name, count in quantities.items()
         ]
         fee = self.by_class.get(REQUEST)
-        return (*lines, Line(REQUEST, 1, _rounded(fee.at(input_side)))) if fee else tuple(lines)
+        return (*lines, BillLine(REQUEST, 1, _rounded(fee.at(input_side)))) if fee else tuple(lines)
 
     def most(self, quantities: Quantities) -> int:
         """What usage of at most these quantities can cost, however a provider divides it into classes.
@@ -101,7 +101,7 @@ class Rates(Struct, frozen=True):
         total += fee.most(input_side) if fee else 0
         return -(-total // MILLION) + (lines + 1) // 2  # each line and the fee may be rounded up by a half
 
-    def _rates_of(self, names: Sequence[str], quantities: Quantities) -> list[Rate]:
+    def _rates_of(self, names: Sequence[str], quantities: Quantities) -> list[UnitPrice]:
         """Of classes that may be billed. One without a price, of which none is expected, has that of
         another."""
         priced = [name for name in names if name in self.by_class or getattr(quantities, name)]

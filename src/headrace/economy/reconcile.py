@@ -16,7 +16,7 @@ from msgspec import Struct
 from headrace.economy.entries import Entry, day_of
 from headrace.economy.ledger import Ledger
 from headrace.economy.money import nano_of
-from headrace.economy.rates import Line
+from headrace.economy.rates import BillLine
 from headrace.errors import UsageError
 
 UNEXPLAINED = "unexplained"
@@ -91,7 +91,7 @@ def write_differences(
                 model=one.model,
                 price_source="statement of the provider",
             )
-            ledger.add(entry, [Line(UNEXPLAINED, 1, one.nano_usd)])
+            ledger.add(entry, [BillLine(UNEXPLAINED, 1, one.nano_usd)])
     return len(off)
 
 

@@ -13,7 +13,7 @@ from typing import ParamSpec, TypeVar
 import msgspec
 
 from headrace.economy.appraisal import Appraised, Evidence, appraise
-from headrace.economy.budget_settings import Attempted, Budget
+from headrace.economy.budget_settings import Attempted, SpendBudget
 from headrace.economy.budgets import LEASE_S, Budgets, StoredHold
 from headrace.economy.entries import Entry
 from headrace.economy.holder import Holder, machine_s
@@ -44,7 +44,7 @@ class LedgerRecorder:
         self,
         database: Database,
         prices: PriceBook,
-        budgets: Sequence[Budget] = (),
+        budgets: Sequence[SpendBudget] = (),
         *,
         clock: Callable[[], float] = time.time,
         machine_clock: Callable[[], float] = machine_s,

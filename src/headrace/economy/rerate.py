@@ -14,7 +14,7 @@ from headrace.economy.entries import Entry
 from headrace.economy.ledger import Ledger
 from headrace.economy.prices import PriceBook
 from headrace.economy.quantities import CLASSES, Quantities
-from headrace.economy.rates import Line
+from headrace.economy.rates import BillLine
 
 
 class Rerated(Struct, frozen=True):
@@ -76,11 +76,11 @@ def reappraised(prices: PriceBook, entry: Entry, lines: Mapping[str, tuple[int, 
     )
 
 
-def _differences(before: Mapping[str, tuple[int, int]], found: Appraised) -> list[Line]:
+def _differences(before: Mapping[str, tuple[int, int]], found: Appraised) -> list[BillLine]:
     after = {line.name: (line.quantity, line.nano_usd) for line in found.lines}
     names = [*after, *(name for name in before if name not in after)]
     lines = [
-        Line(
+        BillLine(
             name,
             *(new - old for new, old in zip(after.get(name, (0, 0)), before.get(name, (0, 0)), strict=True)),
         )
@@ -90,7 +90,7 @@ def _differences(before: Mapping[str, tuple[int, int]], found: Appraised) -> lis
 
 
 def _correct(
-    ledger: Ledger, number: int, entry: Entry, found: Appraised, lines: list[Line], now_s: float
+    ledger: Ledger, number: int, entry: Entry, found: Appraised, lines: list[BillLine], now_s: float
 ) -> None:
     changes: dict[str, Any] = {"kind": "correction", "corrects": number, "booked_s": now_s, "hold": 0}
     correction = replace(

@@ -48,8 +48,8 @@ class Breaker:
         return 0.0 if self.cause is None else max(0.0, self._until_s - self._clock())
 
     def begin(self) -> bool:
-        """Whether an attempt may be made now; of a half-open breaker the first one only. Whoever may must say
-        what became of it."""
+        """Whether an attempt may be made now; of a half-open breaker the first one only. The caller
+        says what became of an attempt that may be made."""
         state = self.state
         self._probing = self._probing or state == "half_open"
         return state != "open"

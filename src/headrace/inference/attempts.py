@@ -64,7 +64,7 @@ class Hold(Struct, frozen=True):
 
 
 class SpendRecorder(Protocol):
-    """Sets money aside before an attempt and books what it cost after it. Integer nano-dollars."""
+    """Sets money aside before an attempt and records what it cost after it. Integer nano-dollars."""
 
     async def reserve(
         self,

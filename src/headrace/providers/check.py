@@ -20,7 +20,7 @@ from headrace.providers.upstream import Upstream
 TIMEOUT_S = 20.0
 
 
-class Checked(Struct, frozen=True):
+class ProviderCheck(Struct, frozen=True):
     """A configured provider, or a kept key of one that is not; `key_from` says where its key is."""
 
     name: str
@@ -34,18 +34,21 @@ class Checked(Struct, frozen=True):
         return asdict(self)
 
 
-def described(keys: KeyStore, tables: Mapping[str, object] | None) -> list[Checked]:
+def described(keys: KeyStore, tables: Mapping[str, object] | None) -> list[ProviderCheck]:
     """Every provider, without any key."""
     providers, sealed = read_providers(tables), {one.provider: one for one in keys.all()}
     found = [
-        Checked(
+        ProviderCheck(
             *(name, one.dialect, one.base_url, _key_from(one, sealed=name in sealed)),
             sealed[name].created_s if name in sealed else None,
         )
         for name, one in providers.items()
     ]
     unused = [one for name, one in sealed.items() if name not in providers]
-    return [*found, *(Checked(one.provider, "", "not configured", "store", one.created_s) for one in unused)]
+    return [
+        *found,
+        *(ProviderCheck(one.provider, "", "not configured", "store", one.created_s) for one in unused),
+    ]
 
 
 def _key_from(provider: Provider, *, sealed: bool) -> str:

@@ -26,7 +26,7 @@ class Outgoing(Struct, frozen=True):
     body: bytes
 
 
-class StreamReader(Protocol):
+class UpstreamReader(Protocol):
     """Reads the stream of one attempt into its Answer."""
 
     usage: ReportedUsage
@@ -51,7 +51,7 @@ class Dialect(Protocol):
 
     def reader(
         self, request: GenerationRequest, target: RemoteTarget, answer: Answer, warn: Warn
-    ) -> StreamReader:
+    ) -> UpstreamReader:
         """A reader of the stream that answers it."""
         ...
 

@@ -16,7 +16,7 @@ from headrace.inference.call_context import HOPS
 from headrace.inference.events import InferenceEvent, OutputDelta, PromptFinished
 from headrace.inference.requests import ChatRequest, CompletionRequest, GenerationRequest
 from headrace.providers.answer import Answer, MalformedAnswer
-from headrace.providers.dialect import Dialect, StreamReader, Warn
+from headrace.providers.dialect import Dialect, UpstreamReader, Warn
 from headrace.providers.failure import AttemptFailed, Failure, Kind, shown
 from headrace.providers.table import ProviderRow
 from headrace.providers.target import RemoteTarget
@@ -59,7 +59,7 @@ class RemoteAttempt:
         """
         use = self._request.tools if isinstance(self._request, ChatRequest) else None
         answer = Answer(choices_of(self._request), use, self._warn)
-        reader: StreamReader | None = None
+        reader: UpstreamReader | None = None
         reply: UpstreamReply | None = None
         try:
             reply = await self._sent()
@@ -115,7 +115,7 @@ class RemoteAttempt:
         )
 
     def _ended(
-        self, answer: Answer, reader: StreamReader, held: Sequence[OutputDelta]
+        self, answer: Answer, reader: UpstreamReader, held: Sequence[OutputDelta]
     ) -> list[InferenceEvent]:
         """The last events. Raises AttemptFailed where the answer is not whole, MalformedAnswer where it does
         not match."""

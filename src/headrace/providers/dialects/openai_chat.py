@@ -121,9 +121,9 @@ class OpenAIChat:
 
     def reader(
         self, request: GenerationRequest, target: RemoteTarget, answer: Answer, warn: Warn
-    ) -> ChunkReader:
+    ) -> ChatStreamReader:
         """See `Dialect.reader`."""
-        return ChunkReader(answer, warn)
+        return ChatStreamReader(answer, warn)
 
     def guarantees(self, wanted: Constraint, row: ProviderRow, *, closes: bool) -> bool:
         """See `Dialect.guarantees`."""
@@ -134,7 +134,7 @@ class OpenAIChat:
         return reply_failure(status, body)
 
 
-class ChunkReader:
+class ChatStreamReader:
     """See `StreamReader`. `[DONE]` may be missing; usage may come in any chunk, the last one counts."""
 
     def __init__(self, answer: Answer, warn: Warn) -> None:
