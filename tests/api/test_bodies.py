@@ -58,7 +58,12 @@ def part(**fields: Any) -> dict[str, Any]:
         (ChatBody, {"temprature": 1}, "did you mean 'temperature'?", "unknown_parameter"),
         (ChatBody, {"audio": {}}, "audio is not supported yet", "unsupported_parameter"),
         (MessageBody, {"messages": [{"content": ""}]}, "role: missing", "missing_required_parameter"),
-        (MessageBody, part(type="imag"), "must be one of text, tool_result, not 'imag'", "invalid_value"),
+        (
+            MessageBody,
+            part(type="imag"),
+            "must be one of text, image, tool_result, not 'imag'",
+            "invalid_value",
+        ),
         (MessageBody, part(type="text", text="a", txt=1), "did you mean 'text'?", "unknown_parameter"),
         (MessageBody, {"system": [{"text": "a"}]}, "system.0.type: missing", "missing_required_parameter"),
         (MessageBody, {"thinking": {"type": "on"}}, "must be one of enabled, adaptive", "invalid_value"),

@@ -18,7 +18,6 @@ IMPOSSIBLE = {
     "Kimi-K2-Instruct.jinja": "'append' of 'list' is not for templates",
     "Kimi-K2-Thinking.jinja": "'append' of 'list' is not for templates",
     "MiroThinker.jinja": "'tool' is undefined",
-    "fireworks-ai-llama-3-firefunction-v2.jinja": "'functions' is undefined",
     "google-gemma-2-2b-it.jinja": "roles must alternate",
     "llama-cpp-deepseek-r1.jinja": "not JSON serializable",
     "mistralrs__gemma3n.jinja": "roles must alternate",

@@ -23,7 +23,8 @@ from headrace.tasks.guards.handler import GuardHandler
 from headrace.tasks.guards.input import ContentBlocked
 from headrace.tasks.guards.sentences import Sentences
 from headrace.tasks.guards.settings import read_guards
-from headrace.tasks.pii.redaction import Redacted, Redactor
+from headrace.tasks.pii.analyzer import Analyzer
+from headrace.tasks.pii.recognizer import RecognizerResult
 from headrace.tasks.task_limits import MAX_SEARCHED
 
 
@@ -200,13 +201,13 @@ def test_sentences_do_not_depend_on_the_cut(text: str, size: int) -> None:
 def test_long_and_many_texts_leave_others_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """A long text is searched in a thread, and between short ones the loop goes on."""
     threads: list[str] = []
-    redact = Redactor.redact
+    find = Analyzer.find
 
-    def noted(self: Redactor, text: str) -> Redacted:
+    def noted(self: Analyzer, text: str) -> list[RecognizerResult]:
         threads.append(threading.current_thread().name)
-        return redact(self, text)
+        return find(self, text)
 
-    monkeypatch.setattr(Redactor, "redact", noted)
+    monkeypatch.setattr(Analyzer, "find", noted)
     handler = GuardHandler(Answering([]), read_guards({"private": PII}), cast("Any", None))
     long, short = "word " * 2000, tuple(Message("user", f"text {index}") for index in range(50))
 

@@ -39,6 +39,9 @@ class Recorder:
         self.asked.append(request.model)
         return [np.ones((1, 2), np.float32) for _ in request.inputs]
 
+    async def portions(self, request: EmbeddingRequest, call: object, size: int) -> AsyncGenerator[list[Any]]:
+        yield await self.rows(request, call)
+
 
 @pytest.mark.parametrize("task", [classify, sparse, token_vectors])
 def test_the_model_that_was_found_computes(task: Callable[..., Coroutine[Any, Any, Any]]) -> None:

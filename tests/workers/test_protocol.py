@@ -14,6 +14,7 @@ from headrace.chat.answer_span import AnswerSpan
 from headrace.engine.client import EngineLimits, EngineStatus, MemoryPlan
 from headrace.engine.request import (
     ChoiceFinished,
+    ContinuationsScored,
     Delta,
     Embedding,
     EmbedParams,
@@ -100,6 +101,7 @@ REQUEST = EngineRequest(
         max_tokens=5, start=b"<think>", end=b"\xff", closing=(1, 2), starts_in_reasoning=True
     ),
     embed=EmbedParams(7),
+    continuations=((3, 4), (5,)),
     scaling=Scaling(
         vote=Vote("regex", "([a-d])"), max_total_tokens=99, place=AnswerSpan("</t>", "<t>", True, ("a", "b"))
     ),
@@ -108,6 +110,7 @@ OPTIONS = EngineOptions(quantization="int4", max_model_len=5, cache_dir=Path("/a
 EVENTS: list[EngineEvent] = [
     PromptLogprobs((TokenLogprob(3, -0.5, ((3, -0.5),)),)),
     Delta(1, "é€\x00", (5, 6), (TokenLogprob(5, -0.25, ((5, -0.25), (9, -3.0))), TokenLogprob(6, -1.0))),
+    ContinuationsScored((-0.5, -3.25)),
     Embedding(2, b"\x00\x00\x80?" * 6),
     ChoiceFinished(1, "stop", "end"),
     ChoiceFinished(2, "length", 7),
