@@ -12,8 +12,8 @@ import pytest
 from fake import FakeEngine, FakeModel
 from in_process import running_server
 
-from headrace.engine.request import Delta, EngineRequest, RequestHandle
-from headrace.errors import Overloaded
+from headrace.engine.request import Delta, EngineRequest, RequestFailed, RequestHandle
+from headrace.errors import Overloaded, TargetUnreachable
 from headrace.inference import engine_run, local_handler
 from headrace.inference.engine_run import EngineRun, SlowReader
 from headrace.inference.event_bridge import EventBridge
@@ -60,6 +60,27 @@ def test_an_engine_that_cannot_be_paused_fails_a_slow_reader() -> None:
             await asyncio.sleep(0.02)
         assert await run.next()
         with pytest.raises(SlowReader, match="read faster"):
+            await run.next()
+
+    asyncio.run(scene())
+
+
+def test_a_refusal_by_the_engine_comes_before_the_first_batch() -> None:
+    """A request that the engine refuses because of its target has not begun: the reply has its status."""
+
+    async def scene() -> None:
+        sinks: list[Any] = []
+
+        def submit(request: EngineRequest, sink: Any) -> RequestHandle:
+            sinks.append(sink)
+            return RequestHandle("r", lambda _: None, lambda *_: None)
+
+        engine: Any = SimpleNamespace(submit=submit)
+        run = EngineRun(engine, EventBridge(asyncio.get_running_loop()), ModelMetrics(), new_call(), 1)
+        run.submit([EngineRequest(prompt=(1,), params=SamplingParams())])
+        sinks[0]([RequestFailed(TargetUnreachable("late"))])
+        await asyncio.sleep(0)
+        with pytest.raises(TargetUnreachable):
             await run.next()
 
     asyncio.run(scene())

@@ -165,10 +165,12 @@ class EngineRun:
             self._call.first_token_s = now_s - self._call.arrival_s
         self._meters[index].take(events, now_s)
         last = events[-1]
-        if not self._cancelled:
+        # A failure is raised by `next`. Handed out as a batch, it would look as if the request had begun.
+        found = events[:-1] if isinstance(last, RequestFailed) else events
+        if found and not self._cancelled:
             if not self._is_awaited:
-                self._bound(sum(map(_size, events)))
-            self._waiting.append((index, events))
+                self._bound(sum(map(_size, found)))
+            self._waiting.append((index, found))
         if isinstance(last, RequestFailed):
             self.fail(last.error)
         if isinstance(last, RequestFinished):
