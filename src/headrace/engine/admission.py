@@ -61,7 +61,8 @@ class Admission:
             scheduler = self._scheduler
             running, waiting = scheduler.running, scheduler.waiting
             late_s = self._pacing.late_s(sequence, running, waiting, self._max_batch_tokens)
-            if late_s and options.refuses(target_s):
+            is_probe = not running and not waiting and self._pacing.is_stale(self._clock())
+            if late_s and options.refuses(target_s) and not is_probe:
                 self._queue.end(state)
                 send(state, [RequestFailed(_unreachable(late_s, target_s))])
                 return

@@ -238,7 +238,7 @@ class Engine:
             result = StepResult(self._timer.run(self._multi_step.run, executor, plan), {})
             ran = result.multi_step
             if ran is not None and ran.plain_steps == ran.steps:
-                self._pacing.learn(plan.chunks, self._timer.run_s / ran.steps)
+                self._pacing.learn(plan.chunks, self._timer.run_s / ran.steps, self._clock())
             plan.drafts = NO_DRAFTS  # a text is released when its choice ends, where the time is measured
             return result
         masks = self._constraints.start([slot.choice for slot in plan.slots])
@@ -249,7 +249,8 @@ class Engine:
         self._sampling.sample(logits, plan.slots, masks)
         self._single_steps += 1
         self._multi_step.learn(plan.slots, len(plan.chunks), self._timer.run_s)
-        self._pacing.learn(plan.chunks, self._clock() - self._timer.began_s)
+        now_s = self._clock()
+        self._pacing.learn(plan.chunks, now_s - self._timer.began_s, now_s)
         return StepResult(None, groups)
 
     def _commit(self, plan: StepPlan, result: StepResult, speculation: SpeculationController | None) -> None:

@@ -16,6 +16,7 @@ from headrace.engine.turns import Tier, TurnAsk, tier_of
 DEFAULT_TTFT_S, DEFAULT_TPOT_S = 0.5, 0.05
 MIN_PREFILL_TOKENS = 16
 """A prompt progresses by so many tokens in a step at least, however late the streams are."""
+STALE_S = 5.0
 DECODE_SHARE = 2.0
 """A step with prefill may take so many times one without: a prompt beside streams gets half of the time."""
 
@@ -58,6 +59,7 @@ class Pacing:
 
     def __init__(self, options: PaceOptions) -> None:
         self.options, self.times = options, StepTimes()
+        self._learned_s = -math.inf
 
     def tier(self, sequence: TokenSequence) -> Tier:
         """The class of a sequence."""
@@ -125,13 +127,23 @@ class Pacing:
         tokens += _waiting_tokens(other for other in waiting if other.priority <= sequence.priority)
         step_tokens = self.prefill_tokens(running, waited_s=0.0, contended=False, most=most)
         streams = [other for other in running if other.pending == 1]
-        pairs = sum(other.computed + 1 for other in streams) + attended(sequence.pending // 2, step_tokens)
-        step_s = self.times.seconds(StepWork(step_tokens, len(streams), pairs))
-        predicted_s = math.ceil(tokens / step_tokens) * step_s
+        seen = sum(other.computed + 1 for other in streams)
+
+        def step_s(prefill: int) -> float:
+            pairs = seen + attended(sequence.pending // 2, prefill)
+            return self.times.seconds(StepWork(prefill, len(streams), pairs))
+
+        whole, rest = divmod(tokens, step_tokens)
+        predicted_s = whole * step_s(step_tokens) + (step_s(rest) if rest else 0.0)
         return predicted_s if predicted_s > target_s else 0.0
 
-    def learn(self, chunks: Iterable[ScheduledChunk], seconds: float) -> None:
-        """A step of these chunks took so long."""
+    def is_stale(self, now_s: float) -> bool:
+        """Whether steps may take another time by now than when they were measured: nothing was computed for
+        STALE_S. Then a request must run, whatever is predicted, or all would be refused for ever."""
+        return now_s - self._learned_s > STALE_S
+
+    def learn(self, chunks: Iterable[ScheduledChunk], seconds: float, now_s: float) -> None:
+        """A step of these chunks took so long, until now."""
         prefill, rows, pairs = 0, 0, 0.0
         for chunk in chunks:
             if chunk.length == 1:
@@ -140,6 +152,7 @@ class Pacing:
                 prefill += chunk.length
             pairs += attended(chunk.start, chunk.length)
         self.times.note(StepWork(prefill, rows, pairs), seconds)
+        self._learned_s = now_s
 
 
 def _waiting_tokens(waiting: Iterable[TokenSequence]) -> int:
