@@ -63,7 +63,7 @@ class AttemptRun:
                 provider=state.provider,
                 model=state.provider_model,
                 most=worst_case(self._request),
-                request_id=self._call.request_id,
+                request_id=self._call.booking_id,
                 route=self._route,
             )
             self._spend = spend
@@ -142,7 +142,7 @@ class AttemptRun:
             return
         state = self.state
         attempt = Attempt(
-            request_id=self._call.request_id,
+            request_id=self._call.booking_id,
             number=self._number,
             kind=self._kind,
             account=self._call.account.name,

@@ -201,7 +201,9 @@ class Attempts:
 
     def _begin(self, state: TargetState, kind: AttemptKind) -> asyncio.Task[AttemptRun]:
         self._started += 1
-        run = AttemptRun(state, self._requests[state], self._call, self._started, kind, self._route.name)
+        self._call.attempts += 1
+        number = self._call.attempts
+        run = AttemptRun(state, self._requests[state], self._call, number, kind, self._route.name)
 
         async def opened() -> AttemptRun:
             await run.open(self._local, self._spend, self._deadline_s)
