@@ -197,7 +197,12 @@ class Attempts:
             won = await _first_of(running)
             return won
         finally:
-            await _close_others(running, won)
+            try:  # shielded: what has succeeded meanwhile must be closed
+                await asyncio.shield(_close_others(running, won))
+            except asyncio.CancelledError:
+                if won is not None:
+                    await won.close()
+                raise
 
     def _begin(self, state: TargetState, kind: AttemptKind) -> asyncio.Task[AttemptRun]:
         self._started += 1
