@@ -170,6 +170,24 @@ def test_an_open_breaker_answers_at_once(gateway: Callable[..., Gateway]) -> Non
     assert len(provider.exchanges) == 1 and "bad" not in reply.text and "left alone" in reply.text
 
 
+def test_a_deadline_of_a_request_says_nothing_about_the_target(gateway: Callable[..., Gateway]) -> None:
+    server, provider = gateway(*[slow(0.3, say(*HELLO, usage()))] * FAILURES_IN_A_ROW, say(*HELLO, usage()))
+    for _ in range(FAILURES_IN_A_ROW):
+        assert post(server, deadline_s=0.05).status_code == 504
+    assert post(server).status_code == 200
+    assert len(provider.exchanges) == FAILURES_IN_A_ROW + 1
+
+
+def test_a_schema_of_a_request_says_nothing_about_the_target(gateway: Callable[..., Gateway]) -> None:
+    """One that no answer matches must not close the target to others."""
+    server, _ = gateway(say(*HELLO, usage()), model={"max_attempts": 1})
+    wanted = {"type": "json_object"}
+    for _ in range(FAILURES_IN_A_ROW):
+        reply = post(server, response_format=wanted)
+        assert reply.status_code == 502 and "no JSON" in reply.text, reply.text
+    assert post(server).status_code == 200
+
+
 def test_attempts_are_counted(gateway: Callable[..., Gateway]) -> None:
     server, _ = gateway(fail(500), say(*HELLO, usage()))
     assert post(server).status_code == 200

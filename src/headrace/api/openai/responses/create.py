@@ -32,7 +32,10 @@ async def create_response(http: HttpRequest) -> Response:
     body = await read_checked(ResponseBody, http)
     logprobs, is_streamed = body.wants_logprobs, bool(body.stream)
     opening = _opened(body, call, service)
-    opened = await (opening if body.background else unless_gone(http, opening, drop=lambda it: it[0].aclose()))
+    if body.background:
+        opened = await opening
+    else:
+        opened = await unless_gone(http, opening, drop=lambda one: one[0].aclose())
     if opened is None:
         raise ClientGone("the client left before anything was computed")
     stream, making = opened
