@@ -196,12 +196,13 @@ def test_cohere_classifies(server: Running) -> None:
     assert [one["prediction"] for one in reply["classifications"]] == ["x", "y"]
     for more, field in (
         ({"examples": [examples[0]]}, "examples"),
+        ({"examples": [one | {"label": one["label"] * 10**5} for one in examples]}, "examples"),
         ({"preset": "x"}, "preset"),
         ({"truncate": "START"}, "truncate"),
         ({"labels": ["a", "b"]}, "labels"),
         ({"input": "a"}, "input"),
     ):
-        assert refused_field(server, "/v1/classify", {"inputs": ["a"], **more}) == field
+        assert refused_field(server, "/v1/classify", {"inputs": ["a"] * 50, **more}) == field
     assert refused_field(server, "/v1/classify", {"input": "a", "examples": examples}) == "examples"
     assert refused_field(server, "/v1/classify", {}) == "input"
 

@@ -44,10 +44,17 @@ def test_redact(server: Running) -> None:
         ({"input": "x", "operators": {"DEFAULT": "encrypt"}}, "operators"),
         ({"input": "x", "operators": {"DEFAULT": {"type": "mask", "masking_char": ""}}}, "operators"),
         ({"input": "x", "label": []}, "label"),
+        ({"input": "a@x.org", "vault": {f"<EMAIL_ADDRESS_{'n' * 300}>": "a@x.org"}}, "vault"),
     ],
 )  # fmt: skip
 def test_bad_redactions(server: Running, body: Any, param: str) -> None:
     assert post(server, "/v1/redact", body, 400)["error"]["param"].startswith(param)
+
+
+@pytest.mark.parametrize("number", ["9" * 200, "²", "x"])
+def test_strange_numbers_in_a_vault(server: Running, number: str) -> None:
+    body = {"input": "mail b@x.org", "vault": {f"<EMAIL_ADDRESS_{number}>": "a@x.org"}}
+    assert post(server, "/v1/redact", body)["data"][0]["text"] == "mail <EMAIL_ADDRESS_1>"
 
 
 def test_a_generator_finds_no_entities(server: Running) -> None:
@@ -93,11 +100,17 @@ def test_ad_hoc_recognizers_and_allow_list(server: Running) -> None:
     assert error["param"] == "ad_hoc_recognizers"
 
 
+LONG_PATTERN = {"regex": "x", "score": 1, "name": "n" * 300}
+LONG_NAME = {"supported_entity": "X", "deny_list": ["x"], "name": "n" * 300}  # it would be in every result
+
+
 def test_analyze_refuses(server: Running) -> None:
     for more in (
         {"language": "english"},
         {"language": "en", "entities": ["X"]},
         {"language": "en", "lang": 1},
+        {"language": "en", "ad_hoc_recognizers": [LONG_NAME]},
+        {"language": "en", "ad_hoc_recognizers": [LONG_NAME | {"name": "x", "patterns": [LONG_PATTERN]}]},
         {},
     ):
         post(server, "/analyze", {"text": "x"} | more, 400)

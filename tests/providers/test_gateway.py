@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import pytest
@@ -169,6 +170,24 @@ def test_an_open_breaker_answers_at_once(gateway: Callable[..., Gateway]) -> Non
     assert len(provider.exchanges) == 1 and "bad" not in reply.text and "left alone" in reply.text
 
 
+def test_a_deadline_of_a_request_says_nothing_about_the_target(gateway: Callable[..., Gateway]) -> None:
+    server, provider = gateway(*[slow(0.3, say(*HELLO, usage()))] * FAILURES_IN_A_ROW, say(*HELLO, usage()))
+    for _ in range(FAILURES_IN_A_ROW):
+        assert post(server, deadline_s=0.05).status_code == 504
+    assert post(server).status_code == 200
+    assert len(provider.exchanges) == FAILURES_IN_A_ROW + 1
+
+
+def test_a_schema_of_a_request_says_nothing_about_the_target(gateway: Callable[..., Gateway]) -> None:
+    """One that no answer matches must not close the target to others."""
+    server, _ = gateway(say(*HELLO, usage()), model={"max_attempts": 1})
+    wanted = {"type": "json_object"}
+    for _ in range(FAILURES_IN_A_ROW):
+        reply = post(server, response_format=wanted)
+        assert reply.status_code == 502 and "no JSON" in reply.text, reply.text
+    assert post(server).status_code == 200
+
+
 def test_attempts_are_counted(gateway: Callable[..., Gateway]) -> None:
     server, _ = gateway(fail(500), say(*HELLO, usage()))
     assert post(server).status_code == 200
@@ -209,6 +228,17 @@ class Recorder:
         assert self.holds.pop(hold.id) == attempt.target
         self.attempts.append(attempt)
         return 1_500_000
+
+
+class SlowRecorder(Recorder):
+    """Takes its time, as a store does."""
+
+    async def settle(self, hold: Hold, attempt: Attempt) -> int | None:
+        return await asyncio.shield(self._settle(hold, attempt))
+
+    async def _settle(self, hold: Hold, attempt: Attempt) -> int | None:
+        await asyncio.sleep(0.01)
+        return await super().settle(hold, attempt)
 
 
 def routed(urls: dict[str, str], entries: dict[str, Any], recorder: Recorder) -> RoutingHandler:
@@ -322,6 +352,46 @@ def test_a_cancelled_request_settles_what_it_has_reserved() -> None:
     with running_provider(slow(30.0, say(*HELLO))) as provider:
         asyncio.run(run())
     assert [(a.outcome, a.billed) for a in recorder.attempts] == [("cancelled", "maybe")]
+
+
+async def _answered(handler: RoutingHandler) -> None:
+    batches = handler.handle(*request("x"))
+    async for _ in batches:
+        pass
+
+
+def test_cancelled_at_any_moment_nothing_stays_reserved_or_probed() -> None:
+    """Also while the loser of a race is booked, whose winner nothing reads yet."""
+    recorder, random = SlowRecorder(), Random(7)
+
+    async def run() -> None:
+        urls = {"a": tardy.url, "b": prompt.url}
+        handler = routed(urls, {"x": {"targets": ["a/m", "b/m"], "hedge": True}}, recorder)
+        handler._share.requests = 10_000
+        for turn in range(60):
+            for state in handler.states:
+                for _ in range(ENOUGH):
+                    state.times.add(0.002)
+            handler.states[0].breaker.cause = None
+            if turn % 3 == 0:  # an attempt that is a probe
+                failure = Failure(phase="headers", kind="auth", message="bad key")
+                handler.states[0].breaker.failed(failure)
+                handler.states[0].breaker._until_s = 0.0
+            task = asyncio.ensure_future(_answered(handler))
+            await asyncio.wait((task,), timeout=random.uniform(0.0, 0.05))
+            task.cancel()
+            await asyncio.wait((task,))
+            for _ in range(200):
+                if not recorder.holds:
+                    break
+                await asyncio.sleep(0.01)
+            assert not recorder.holds, turn
+            assert handler.running == 0 and not any(one.breaker._probing for one in handler.states)
+        await handler.close()
+
+    with running_provider(slow(0.01, say(*HELLO, usage()))) as tardy, running_provider() as prompt:
+        asyncio.run(run())
+    assert {attempt.outcome for attempt in recorder.attempts} >= {"ok", "cancelled"}
 
 
 def test_a_budget_refuses_before_anything_is_sent() -> None:

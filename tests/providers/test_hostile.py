@@ -292,9 +292,10 @@ def test_private_addresses() -> None:
         "fc00::1",
         "0.0.0.0",
     )
-    for address in (*private, "::ffff:10.0.0.1", "64:ff9b::a00:1", "224.0.0.1", "100.64.0.1"):
+    translated = ("64:ff9b::a00:1", "64:ff9b:1::a00:1", "2002:a00:1::", "::10.0.0.1", "::ffff:0:10.0.0.1")
+    for address in (*private, *translated, "::ffff:10.0.0.1", "224.0.0.1", "100.64.0.1", "fec0::1"):
         assert is_private(address), address
-    for address in ("1.1.1.1", "2606:4700::1111", "64:ff9b::101:101"):
+    for address in ("1.1.1.1", "2606:4700::1111", "64:ff9b::101:101", "2002:101:101::1"):
         assert not is_private(address), address
     assert is_local_name("gpu1") and is_local_name("127.0.0.1") and is_local_name("x.internal")
     assert not is_local_name("api.example.com") and not is_local_name("localhost.evil.com")

@@ -32,6 +32,24 @@ def test_attempts_are_booked(gateway: Callable[..., Gateway], tmp_path: Path) ->
     assert entry.nano_usd == nano_usd and entry.request_id == reply.headers["x-request-id"]
 
 
+def test_a_request_id_that_is_sent_again_is_booked_again(
+    gateway: Callable[..., Gateway], tmp_path: Path
+) -> None:
+    store = tmp_path / "store.sqlite3"
+    budgets = {"all": {"usd_per_month": 0.02, "usd_per_request": 0.01}}
+    server, _ = gateway(say(*HELLO, usage()), prices=PRICES, budgets=budgets, store=str(store))
+    for _ in range(3):
+        reply = server.http().post(
+            "/v1/chat/completions",
+            json={"model": "far", "messages": ASK, "max_tokens": 500},
+            headers={"x-request-id": "same"},
+        )
+        assert reply.status_code == 200 and reply.headers["x-request-id"] == "same", reply.text
+    entries = [entry for _, entry in Ledger(Database(store)).entries()]
+    assert len({entry.request_id for entry in entries}) == len(entries) == 3
+    assert all(entry.request_id.startswith("same.") and entry.nano_usd for entry in entries)
+
+
 def test_a_budget_refuses_before_anything_is_sent(gateway: Callable[..., Gateway], tmp_path: Path) -> None:
     budgets = {"all": {"usd_per_month": 0.000001}}
     server, provider = gateway(

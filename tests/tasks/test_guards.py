@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from headrace.chat.messages import Message
 from headrace.chat.tool_formats.events import Reasoning, Text
+from headrace.engine.request import Selection
 from headrace.errors import InvalidRequest, UsageError
 from headrace.inference.call_context import CallContext
-from headrace.inference.events import InferenceEvent, OutputDelta, OutputFinished
+from headrace.inference.events import ChoicesRanked, InferenceEvent, OutputDelta, OutputFinished
 from headrace.inference.handler import EventBatches
 from headrace.inference.keywords import new_call
 from headrace.inference.requests import ChatRequest, CompletionRequest, InferenceRequest
@@ -244,3 +245,38 @@ def test_texts_that_guards_search_are_bounded() -> None:
     with pytest.raises(InvalidRequest, match="2,000,004 characters") as caught:
         answered({"private": PII}, [], CompletionRequest(id="r", prompts=prompts))
     assert caught.value.param == "prompt"
+
+
+def test_what_else_a_request_says_is_read() -> None:
+    redacting = {"private": PII | {"action": "redact"}}
+    named = ChatRequest(id="r", messages=(Message("user", "hi", name="c@x.org"),), prediction="mail b@x.org")
+    _, _, inner = answered(redacting, [], named)
+    [seen] = inner.seen
+    assert isinstance(seen, ChatRequest) and "x.org" not in repr((seen.prediction, seen.messages))
+    with pytest.raises(ContentBlocked) as caught:
+        answered({"private": PII}, [], chat("hi", prediction="mail b@x.org"))
+    assert caught.value.param == "prediction"
+
+
+def test_token_ids_of_earlier_turns_are_refused() -> None:
+    with pytest.raises(InvalidRequest, match="not as token ids in context"):
+        answered({"private": PII}, [], chat("hi", context=(1, 2)))
+    answered({"private": PII | {"on": ["output"]}}, [], chat("hi", context=(1, 2)))
+
+
+def test_the_answers_of_a_vote_are_not_shown() -> None:
+    selection = Selection((1, 0), "b@x.org", (("b@x.org", 2),), budget="tokens")
+
+    class Voting(Answering):
+        async def handle(self, request: InferenceRequest, call: CallContext) -> EventBatches:
+            async for batch in super().handle(request, call):
+                yield batch
+            yield [ChoicesRanked(0, selection)]
+
+    async def run() -> InferenceEvent:
+        handler = GuardHandler(Voting([]), read_guards({"private": PII}), cast("Any", None))
+        return [event async for batch in handler.handle(chat("hi"), call) for event in batch][-1]
+
+    call = new_call()
+    assert asyncio.run(run()) == ChoicesRanked(0, Selection((1, 0), budget="tokens"))
+    assert [one.param for one in call.warnings] == ["vote"]

@@ -120,7 +120,7 @@ class MachineRecorder:
             status="measured",
             started_s=now_s - share.nanoseconds / NANO,
             booked_s=now_s,
-            request_id=call.request_id,
+            request_id=call.booking_id,
             attempt=number,
             key_name=call.account.name,
             target=call.model,

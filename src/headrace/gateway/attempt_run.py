@@ -7,6 +7,8 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
+from msgspec.structs import replace
+
 from headrace.errors import ContextLengthExceeded, HeadraceError, InvalidRequest, Overloaded
 from headrace.gateway.target_state import TargetState
 from headrace.inference.attempts import Attempt, AttemptKind, Billed, Hold, SpendRecorder, TokenCounts
@@ -20,6 +22,9 @@ from headrace.providers.usage import ReportedUsage
 
 UNBOUNDED_OUTPUT = 32_768
 """Tokens of a choice for which money is set aside where the request has no `max_tokens`."""
+
+PATIENCE_S = 30.0
+"""A target that does not keep a shorter deadline of a request has not failed."""
 
 
 class AttemptRun:
@@ -49,6 +54,7 @@ class AttemptRun:
         self._usage = ReportedUsage()
         self._failure: Failure | None = None
         self._is_complete = False
+        self._is_hurried = False
 
     async def open(self, local: Handler, spend: SpendRecorder, deadline_s: float) -> None:
         """Set money aside, send the request, and wait for the first content.
@@ -56,6 +62,7 @@ class AttemptRun:
         Raises AttemptFailed, or the error of a budget. Then, and if it is cancelled, it is closed.
         """
         state = self.state
+        self._is_hurried = deadline_s - asyncio.get_running_loop().time() < PATIENCE_S
         try:
             self._hold = await spend.reserve(
                 account=self._call.account.name,
@@ -63,7 +70,7 @@ class AttemptRun:
                 provider=state.provider,
                 model=state.provider_model,
                 most=worst_case(self._request),
-                request_id=self._call.request_id,
+                request_id=self._call.booking_id,
                 route=self._route,
             )
             self._spend = spend
@@ -113,6 +120,8 @@ class AttemptRun:
 
     async def _fail(self, failure: Failure) -> None:
         """Close it, and raise AttemptFailed."""
+        if failure.kind == "timeout" and self._is_hurried:
+            failure = replace(failure, is_of_request=True)
         self._failure = failure
         await self.close()
         raise AttemptFailed(failure)
@@ -142,7 +151,7 @@ class AttemptRun:
             return
         state = self.state
         attempt = Attempt(
-            request_id=self._call.request_id,
+            request_id=self._call.booking_id,
             number=self._number,
             kind=self._kind,
             account=self._call.account.name,

@@ -197,11 +197,18 @@ class Attempts:
             won = await _first_of(running)
             return won
         finally:
-            await _close_others(running, won)
+            try:  # shielded: what has succeeded meanwhile must be closed
+                await asyncio.shield(_close_others(running, won))
+            except asyncio.CancelledError:
+                if won is not None:
+                    await won.close()
+                raise
 
     def _begin(self, state: TargetState, kind: AttemptKind) -> asyncio.Task[AttemptRun]:
         self._started += 1
-        run = AttemptRun(state, self._requests[state], self._call, self._started, kind, self._route.name)
+        self._call.attempts += 1
+        number = self._call.attempts
+        run = AttemptRun(state, self._requests[state], self._call, number, kind, self._route.name)
 
         async def opened() -> AttemptRun:
             await run.open(self._local, self._spend, self._deadline_s)

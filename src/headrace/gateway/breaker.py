@@ -65,7 +65,8 @@ class Breaker:
 
     def failed(self, failure: Failure) -> None:
         """The target has failed."""
-        if not failure.may_succeed_again and not failure.is_permanent:
+        says_nothing = not failure.may_succeed_again and not failure.is_permanent
+        if says_nothing or failure.is_of_request:
             self.dropped()
             return
         now_s = self._clock()

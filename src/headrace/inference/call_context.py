@@ -29,11 +29,14 @@ class CallContext:
     (one per prompt), `first_token_s` (from arrival), `load_s` (waiting for the model),
     `warnings`, `verdicts` (of guards: what replies, and a record of how a request was answered, show) and
     `reply_headers` (those that are known when the reply begins). `hops` are the servers that the request has
-    passed.
+    passed. `booking_id` is the request's id in the ledger, which two calls never share; clients may send the
+    `request_id` of an earlier call again. `attempts` counts those that were made for it.
     """
 
     request_id: str
     account: Account
+    booking_id: str = ""
+    attempts: int = 0
     arrival_s: float = field(default_factory=time.monotonic)
     background: bool = False
     model: str = ""
@@ -49,6 +52,9 @@ class CallContext:
     """Resolve when what was cancelled has really ended, which a client need not wait for."""
     stops: dict[str, Callable[[int], None]] = field(default_factory=dict[str, Callable[[int], None]])
     """Of each request that is computed, by its id: computes no more of a prompt, whose last events come."""
+
+    def __post_init__(self) -> None:
+        self.booking_id = self.booking_id or self.request_id
 
     def warn(self, param: str, message: str) -> None:
         """Add a warning: the parameter was accepted and has no effect, or another one than usual."""

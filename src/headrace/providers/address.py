@@ -10,6 +10,8 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 
 _LOCAL_SUFFIXES = (".localhost", ".local", ".internal", ".lan", ".home.arpa")
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
+_GLOBAL = ipaddress.ip_network("2000::/3")
+"""All global unicast addresses of IPv6 (RFC 4291)."""
 PINNED_S = 300.0
 """How long an answer of the name server holds."""
 
@@ -26,6 +28,10 @@ def is_private(address: str) -> bool:
             ip = ip.ipv4_mapped
         elif ip in _NAT64:
             ip = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
+        elif ip.sixtofour is not None:
+            ip = ip.sixtofour
+        elif ip not in _GLOBAL:
+            return True
     return not ip.is_global or ip.is_multicast
 
 

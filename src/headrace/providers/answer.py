@@ -25,6 +25,10 @@ class MalformedAnswer(Exception):
     """What the provider sent is no answer; the message goes on from "the target ..."."""
 
 
+class UnusableAnswer(MalformedAnswer):
+    """The provider's API was kept and the model has not done what the request asked for."""
+
+
 class _Call(Struct):
     key: object
     id: str
@@ -92,7 +96,7 @@ class Answer:
 
     def _announce(self, state: _Choice, call: _Call, name: str) -> None:
         if name not in self._tools:
-            raise MalformedAnswer(f"called {name[:80]!r}, which was not offered")
+            raise UnusableAnswer(f"called {name[:80]!r}, which was not offered")
         call.name, call.is_announced = name, True
         call.is_dropped = not self._parallel and state.calls > 1
         if call.is_dropped:
@@ -133,7 +137,7 @@ class Answer:
         if not text.strip():
             state.parts.append(Arguments(state.calls - 1, "{}"))
         elif not _is_object(text):
-            raise MalformedAnswer(f"called {call.name!r} with arguments that are no JSON object")
+            raise UnusableAnswer(f"called {call.name!r} with arguments that are no JSON object")
         state.parts.append(CallEnd(state.calls - 1))
 
     def logprobs(self, choice: int, tokens: Sequence[TokenText]) -> None:

@@ -50,6 +50,8 @@ class Failure(Struct, frozen=True, kw_only=True):
     retry_after_s: float | None = None
     billed: Billed = "no"
     param: str | None = None
+    is_of_request: bool = False
+    """It depends on what was asked, such as a schema or a short deadline: other requests may do well."""
 
     @property
     def may_succeed_again(self) -> bool:

@@ -15,7 +15,7 @@ from headrace.engine.request import Timing, Usage
 from headrace.inference.call_context import HOPS
 from headrace.inference.events import InferenceEvent, OutputDelta, PromptFinished
 from headrace.inference.requests import ChatRequest, CompletionRequest, GenerationRequest
-from headrace.providers.answer import Answer, MalformedAnswer
+from headrace.providers.answer import Answer, MalformedAnswer, UnusableAnswer
 from headrace.providers.dialect import Dialect, UpstreamReader, Warn
 from headrace.providers.failure import AttemptFailed, Failure, Kind, shown
 from headrace.providers.table import ProviderRow
@@ -86,7 +86,8 @@ class RemoteAttempt:
             finished.finish()
             yield last
         except (MalformedAnswer, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise self._failed("malformed", _words(error)) from error
+            is_of_request = isinstance(error, UnusableAnswer)
+            raise self._failed("malformed", _words(error), is_of_request=is_of_request) from error
         except AttemptFailed as error:
             raise self._shown(error.failure) from error
         finally:
@@ -150,8 +151,10 @@ class RemoteAttempt:
         written = reasoning + estimated(answer.text_characters)
         return Usage(prompt_tokens(self._request), written, 0), reasoning
 
-    def _failed(self, kind: Kind, message: str) -> AttemptFailed:
-        return self._shown(Failure(phase="stream", kind=kind, message=message, billed="yes"))
+    def _failed(self, kind: Kind, message: str, *, is_of_request: bool = False) -> AttemptFailed:
+        return self._shown(
+            Failure(phase="stream", kind=kind, message=message, billed="yes", is_of_request=is_of_request)
+        )
 
     def _shown(self, failure: Failure) -> AttemptFailed:
         return AttemptFailed(msgspec.structs.replace(failure, message=shown(failure.message, self._key)))

@@ -10,7 +10,7 @@ import msgspec
 
 from headrace.errors import InvalidRequest
 from headrace.grammar.constraint import Constraint
-from headrace.providers.answer import MalformedAnswer
+from headrace.providers.answer import UnusableAnswer
 from headrace.providers.schemas import schema_of
 
 
@@ -21,16 +21,16 @@ def compiled(wanted: Constraint, *, closes: bool) -> None:
 
 
 def check_output(text: str, wanted: Constraint, *, closes: bool) -> None:
-    """Raise MalformedAnswer where a whole answer does not match its constraint."""
+    """Raise UnusableAnswer where a whole answer does not match its constraint."""
     try:
         value: object = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
-        raise MalformedAnswer("answered with text that is no JSON, where JSON was asked for") from None
+        raise UnusableAnswer("answered with text that is no JSON, where JSON was asked for") from None
     if wanted.kind == "json_object":
         if not isinstance(value, dict):
-            raise MalformedAnswer("answered with JSON that is no object")
+            raise UnusableAnswer("answered with JSON that is no object")
     elif not _validator(wanted, closes).is_valid(value):
-        raise MalformedAnswer("answered with JSON that does not match the schema")
+        raise UnusableAnswer("answered with JSON that does not match the schema")
 
 
 @lru_cache(256)

@@ -21,7 +21,7 @@ from headrace.inference.model_runner import ModelRunner
 from headrace.ops.value import Array
 from headrace.tasks.embed import EmbedOptions, embed_texts
 from headrace.tasks.label_scores import Classification, Doubles, activated, best_label
-from headrace.tasks.task_limits import MAX_LABELS, check_finite
+from headrace.tasks.task_limits import MAX_LABELS, check_finite, check_label_characters
 from headrace.weights.confined import confined
 from headrace.weights.fitted_head import SETTINGS_FILE, WEIGHTS_FILE, read_fitted
 from headrace.weights.safetensors.reader import SafetensorsFile
@@ -176,6 +176,7 @@ async def classify_by_examples(
     """What a regression on the vectors of `examples`, pairs (text, label), says of each text. It is made for
     this call. InvalidRequest for more examples times labels than MAX_WORK."""
     known, labels = check_examples(examples)
+    check_label_characters(set(labels), len(texts), "examples")
     work = len(known) * len(set(labels))
     if len(known) > MAX_EXAMPLES or work > MAX_WORK:
         raise InvalidRequest(

@@ -12,6 +12,8 @@ from headrace.ops.value import Array
 
 MAX_TEXTS = 2048
 MAX_LABELS = 1000
+MAX_LABEL_CHARACTERS = 8_000_000
+"""Of all labels, once for each text: a reply names them with every text."""
 MAX_SEARCHED = 2_000_000
 """Characters of all texts of a request that patterns search, which takes seconds for so many."""
 MAX_WINDOWED_TOKENS = 1_000_000
@@ -84,6 +86,17 @@ def check_labels(labels: Sequence[object], param: str = "labels") -> None:
     if len(set(labels)) < len(labels):
         twice = next(label for index, label in enumerate(labels) if label in labels[:index])
         raise InvalidRequest(f"{param} names one twice: {str(twice)[:200]}", param=param)
+
+
+def check_label_characters(labels: Iterable[str], texts: int, param: str = "labels") -> None:
+    """InvalidRequest for labels that are too long to be named with each of so many texts."""
+    count = texts * sum(map(len, labels))
+    if count > MAX_LABEL_CHARACTERS:
+        raise InvalidRequest(
+            f"the labels, named with each of {texts:,} texts, have {count:,} characters, at most"
+            f" {MAX_LABEL_CHARACTERS:,} are written: send shorter labels or fewer texts",
+            param=param,
+        )
 
 
 def check_count(value: int | None, param: str) -> None:

@@ -16,7 +16,7 @@ from headrace.inference.requests import EmbeddingRequest, TextPair
 from headrace.tasks.choose import choose_each
 from headrace.tasks.classify import classify
 from headrace.tasks.label_scores import Classification, activated, best_label
-from headrace.tasks.task_limits import check_labels, check_texts
+from headrace.tasks.task_limits import check_label_characters, check_labels, check_texts
 from headrace.weights.head import is_entailment
 
 TEMPLATE = "This example is {}."
@@ -44,6 +44,7 @@ async def zero_shot(
     """
     check_texts(texts, "input")
     check_labels(labels)
+    check_label_characters(labels, len(texts))
     if hypothesis_template.count("{}") != 1:
         raise InvalidRequest(
             f"hypothesis_template is {hypothesis_template!r:.200}: write {{}} once, where the label goes",

@@ -32,6 +32,7 @@ class HttpCall(CallContext):
     releases: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
 
     def __post_init__(self) -> None:
+        CallContext.__post_init__(self)  # super() has no class here: slots make another one
         self.surface = self.surface or self.path
 
     def fail(self, error: HeadraceError) -> None:

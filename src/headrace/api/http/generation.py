@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
 from msgspec import Raw, Struct
@@ -59,7 +59,11 @@ async def respond(
 
 async def _opened(http: HttpRequest, request: InferenceRequest, call: CallContext) -> OpenStream:
     """Start a request, which may wait for a model or a grammar; dropped when its client leaves."""
-    return await done(http, get_service(http).open(request, call))
+    opening = _boxed(get_service(http).open(request, call))
+    found = await unless_gone(http, opening, drop=lambda one: one[0].aclose())
+    if found is None:
+        raise ClientGone("the client left before anything was computed")
+    return found[0]
 
 
 async def respond_whole(http: HttpRequest, request: InferenceRequest, reply: WholeFormat) -> Response:
@@ -93,12 +97,21 @@ async def _boxed(work: Coroutine[Any, Any, T]) -> tuple[T]:
     return (await work,)
 
 
-async def unless_gone(http: HttpRequest, work: Coroutine[Any, Any, T]) -> T | None:
-    """What `work` returns or raises; None when the client left first, and then `work` is cancelled."""
+async def unless_gone(
+    http: HttpRequest, work: Coroutine[Any, Any, T], *, drop: Callable[[T], Awaitable[None]] | None = None
+) -> T | None:
+    """What `work` returns or raises; None when the client left first, and then `work` is cancelled.
+
+    Where this is cancelled at the moment in which `work` has returned, `drop` gets what nothing else will.
+    """
     working = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(wait_for_disconnect(http.receive))
     try:
         await asyncio.wait((gone, working), return_when=asyncio.FIRST_COMPLETED)
+    except asyncio.CancelledError:
+        if drop is not None and working.done() and not working.cancelled() and not working.exception():
+            await drop(working.result())
+        raise
     finally:
         gone.cancel()
         if not working.done():

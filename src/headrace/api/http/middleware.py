@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import re
+import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from urllib.parse import urlsplit
@@ -63,6 +64,7 @@ class ServerMiddleware:
         request_id = sent if _CLIENT_ID.fullmatch(sent) else new_request_id()
         call = HttpCall(
             request_id=request_id,
+            booking_id=f"{sent}.{secrets.token_hex(8)}" if request_id == sent else request_id,
             method=scope["method"],
             path=scope["path"],
             account=self._keys.everybody,

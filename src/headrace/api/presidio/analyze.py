@@ -28,6 +28,7 @@ from headrace.tasks.task_limits import check_searched
 
 _IGNORE_CASE = 2  # re.IGNORECASE, as Presidio takes flags of Python's re
 _NAMES = Content("application/json", {"type": "array", "items": {"type": "string"}})
+_NAME = Meta(max_length=256)  # with return_decision_process it stands in every result
 _LANGUAGE = r"^[a-z]{2,3}$"
 _ANY_LANGUAGE = "the recognizers search texts of any language"
 
@@ -37,14 +38,14 @@ class AdHocPattern(Struct):
 
     regex: str
     score: Annotated[float, Meta(ge=0, le=1)]
-    name: str = ""
+    name: Annotated[str, _NAME] = ""
 
 
 class AdHocRecognizer(Struct):
     """A recognizer for this request: patterns, or words that are entities."""
 
     supported_entity: Annotated[str, Meta(min_length=1, max_length=64)]
-    name: str | None = None
+    name: Annotated[str, _NAME] | None = None
     supported_language: str | None = None
     patterns: list[AdHocPattern] | None = None
     deny_list: list[str] | None = None

@@ -8,7 +8,14 @@ from contextlib import aclosing
 from msgspec.structs import replace
 
 from headrace.inference.call_context import CallContext
-from headrace.inference.events import InferenceEvent, OutputDelta, OutputFinished, Prepared, PromptScored
+from headrace.inference.events import (
+    ChoicesRanked,
+    InferenceEvent,
+    OutputDelta,
+    OutputFinished,
+    Prepared,
+    PromptScored,
+)
 from headrace.inference.handler import Batch, EventBatches, Handler
 from headrace.inference.model_runner import ModelRunner
 from headrace.inference.requests import GenerationRequest, InferenceRequest
@@ -71,6 +78,8 @@ class GuardedOutput:
             self._per_prompt = event.choices
         if isinstance(event, PromptScored):
             return ()
+        if isinstance(event, ChoicesRanked):
+            return (self._without_answers(event),)
         if not isinstance(event, OutputDelta | OutputFinished):
             return (event,)
         choice = self._choices.setdefault(event.choice, GuardedChoice(self._guards))
@@ -90,6 +99,14 @@ class GuardedOutput:
         if isinstance(event, OutputFinished):
             return (replace(event, parts=parts),)
         return (OutputDelta(event.choice, parts),)
+
+    def _without_answers(self, event: ChoicesRanked) -> ChoicesRanked:
+        """Of a vote only the order: its answers are text of choices that is not checked."""
+        selection = event.selection
+        if selection.answer is None and not selection.votes:
+            return event
+        self._call.warn("vote", "the answers voted for are left out: a guard reads the output")
+        return replace(event, selection=replace(selection, answer=None, votes=()))
 
     def _count(self, choice: int, *, is_running: bool) -> None:
         """Stop what is computed of a prompt when the last of its choices is blocked."""

@@ -42,11 +42,7 @@ class CheckedInput:
         if any(one.kind in ("pii", "regex") for one in self._guards.values()):
             check_searched(_sent(request), "messages" if isinstance(request, ChatRequest) else "prompt")
         if isinstance(request, ChatRequest):
-            self._param = "messages"
-            messages = [
-                one if one.role in _UNCHECKED else await self._message(one) for one in request.messages
-            ]
-            return replace(request, messages=tuple(messages))
+            return await self._chat(request)
         assert isinstance(request, CompletionRequest)
         self._param = "prompt"
         prompts: list[str] = []
@@ -58,10 +54,22 @@ class CheckedInput:
             prompts.append(await self._text(prompt) or "")
         return replace(request, prompts=tuple(prompts), suffix=await self._text(request.suffix))
 
+    async def _chat(self, request: ChatRequest) -> ChatRequest:
+        if request.context:
+            raise InvalidRequest(
+                "guards read text: send the conversation as messages, not as token ids in context",
+                param="context",
+            )
+        self._param = "messages"
+        messages = [one if one.role in _UNCHECKED else await self._message(one) for one in request.messages]
+        self._param = "prediction"
+        return replace(request, messages=tuple(messages), prediction=await self._text(request.prediction))
+
     async def _message(self, message: Message) -> Message:
         return replace(
             message,
             content=await self._text(message.content),
+            name=await self._text(message.name),
             reasoning=await self._text(message.reasoning),
             tool_calls=tuple([await self._tool_call(one) for one in message.tool_calls]),
         )
@@ -99,8 +107,10 @@ def _sent(request: GenerationRequest) -> list[str]:
     """The texts that guards read."""
     if isinstance(request, ChatRequest):
         read = [one for one in request.messages if one.role not in _UNCHECKED]
-        texts = [text or "" for one in read for text in (one.content, one.reasoning)]
-        return texts + [call.arguments for one in read for call in one.tool_calls]
+        texts = [text or "" for one in read for text in (one.content, one.name, one.reasoning)]
+        return [*texts, request.prediction or ""] + [
+            call.arguments for one in read for call in one.tool_calls
+        ]
     assert isinstance(request, CompletionRequest)
     return [*(one for one in request.prompts if isinstance(one, str)), request.suffix or ""]
 

@@ -17,6 +17,7 @@ LITERAL: Final = "TEXT"
 """The entity of what already looks like a placeholder, so that no text is restored as another."""
 
 PLACEHOLDER: Final = re.compile(r"<[A-Z][A-Z0-9_]{0,63}_[0-9]{1,9}>")
+_COUNT: Final = re.compile(r"[0-9]{1,9}")
 MAX_PLACEHOLDER: Final = 76
 """Characters of the longest placeholder, at least."""
 
@@ -87,8 +88,15 @@ class Vault:
         self._placeholders = {(_label(one), text): one for one, text in self.values.items()}
         self._counts: dict[str, int] = {}
         for one in self.values:
+            if len(one) > MAX_NEW_VALUE:
+                raise InvalidRequest(
+                    f"vault has a placeholder of {len(one):,} characters, at most {MAX_NEW_VALUE} can take"
+                    " the place of an entity",
+                    param="vault",
+                )
             label, _, number = one.strip("<>").rpartition("_")
-            self._counts[label] = max(self._counts.get(label, 0), int(number) if number.isdigit() else 0)
+            is_count = _COUNT.fullmatch(number) is not None
+            self._counts[label] = max(self._counts.get(label, 0), int(number) if is_count else 0)
         self._key = secrets.token_bytes(32)
 
     def placeholder(self, label: str, text: str) -> str:

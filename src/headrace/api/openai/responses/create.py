@@ -32,7 +32,10 @@ async def create_response(http: HttpRequest) -> Response:
     body = await read_checked(ResponseBody, http)
     logprobs, is_streamed = body.wants_logprobs, bool(body.stream)
     opening = _opened(body, call, service)
-    opened = await (opening if body.background else unless_gone(http, opening))
+    if body.background:
+        opened = await opening
+    else:
+        opened = await unless_gone(http, opening, drop=lambda one: one[0].aclose())
     if opened is None:
         raise ClientGone("the client left before anything was computed")
     stream, making = opened
@@ -58,7 +61,11 @@ async def _opened(
     if body.background:
         service.responses.check_background(owner, call.account)
     stream = await service.open(request, call)
-    response = body.response(response_id, stream.prepared, granted_tier(body.urgency, call.account))
+    try:
+        response = body.response(response_id, stream.prepared, granted_tier(body.urgency, call.account))
+    except BaseException:
+        await stream.aclose()
+        raise
     if call.warnings:
         response.warnings = call.warnings
     return stream, InProgressResponse(response, call.account, owner, inputs)
