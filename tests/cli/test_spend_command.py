@@ -64,6 +64,24 @@ def test_nothing_was_spent(inside: Inside, tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
+def test_a_sum_of_classes_counts_no_attempt_twice(inside: Inside, store: Path) -> None:
+    def total(by: str) -> list[str]:
+        return inside("spend", "--by", by, "--store", str(store)).stdout.splitlines()[-1].split()
+
+    assert total("class") == total("model") and total("model")[:2] == ["total", "4"]
+
+
+def test_a_terminal_has_no_broken_lines(
+    inside: Inside, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.cli.spend.sys.stdout.isatty", lambda: True, raising=False)
+    for columns, bar in ((80, 2), (85, 7), (60, 0), (200, 20)):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        lines = inside("spend", "--store", str(store)).stdout.splitlines()
+        assert max(line.count("█") for line in lines) >= bar
+        assert max(map(len, lines)) <= max(columns, 80)
+
+
 def test_sums(inside: Inside, store: Path) -> None:
     def rows(*flags: str) -> list[Any]:
         return json.loads(inside("spend", "--json", "--store", str(store), *flags).stdout)

@@ -126,6 +126,10 @@ def test_token_prompts_and_logprobs() -> None:
     _, call, inner = answered({"words": WORDS}, [], chat("x", sampling={"logprobs": 2, "seed": 1}))
     assert cast("ChatRequest", inner.seen[0]).sampling == {"seed": 1}
     assert call.warnings[0].param == "logprobs"
+    for none_of_them in (0, True):  # the logprob of the chosen token alone is asked for, too
+        _, call, inner = answered({"words": WORDS}, [], chat("x", sampling={"logprobs": none_of_them}))
+        assert not cast("ChatRequest", inner.seen[0]).sampling and call.warnings[0].param == "logprobs"
+    assert not answered({"words": WORDS}, [], chat("x", sampling={"logprobs": False}))[1].warnings
 
 
 @pytest.mark.parametrize(
@@ -149,6 +153,7 @@ def test_token_prompts_and_logprobs() -> None:
         ({"kind": "schema", "schema": {"type": "strin"}}, "schema is none"),
         ({"kind": "schema", "schema": {"type": "object"}, "on": ["input"]}, "reads answers"),
         ("pii", "cannot be read"),
+        ({"kind": "regx", "patterns": ["x"]}, "kinds are pii, regex, classifier, topics, schema"),
     ],
 )  # fmt: skip
 def test_tables_that_mean_nothing(guard: object, message: str) -> None:
@@ -207,7 +212,7 @@ def test_long_and_many_texts_leave_others_their_turn(monkeypatch: pytest.MonkeyP
         return redact(self, text)
 
     monkeypatch.setattr(Redactor, "redact", noted)
-    handler = GuardHandler(Answering([]), read_guards({"private": PII}), cast("Any", None))
+    handler = GuardHandler(Answering([]), read_guards({"private": PII | {"action": "redact"}}), cast("Any", None))
     long, short = "word " * 2000, tuple(Message("user", f"text {index}") for index in range(50))
 
     async def turns(messages: tuple[Message, ...]) -> int:

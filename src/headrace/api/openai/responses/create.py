@@ -58,7 +58,7 @@ async def _opened(
     if body.background:
         service.responses.check_background(owner, call.account)
     stream = await service.open(request, call)
-    response = body.response(response_id, stream.prepared, granted_tier(body.urgency, call.account))
+    response = body.response(response_id, stream.prepared, granted_tier(body.urgency, call))
     if call.warnings:
         response.warnings = call.warnings
     return stream, InProgressResponse(response, call.account, owner, inputs)
