@@ -71,9 +71,7 @@ def test_a_sum_of_classes_counts_no_attempt_twice(inside: Inside, store: Path) -
     assert total("class") == total("model") and total("model")[:2] == ["total", "4"]
 
 
-def test_a_terminal_has_no_broken_lines(
-    inside: Inside, store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_terminal_has_no_broken_lines(inside: Inside, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.cli.spend.sys.stdout.isatty", lambda: True, raising=False)
     for columns, bar in ((80, 2), (85, 7), (60, 0), (200, 20)):
         monkeypatch.setenv("COLUMNS", str(columns))

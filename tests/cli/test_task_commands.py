@@ -184,7 +184,9 @@ def test_lines_are_texts(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_name_of_a_file_is_no_text(inside: Callable[..., Outcome]) -> None:
     found = inside("embed", "letter.txt", "some text")
     assert found.code == 0 and found.stdout.count("\n") == 2
-    assert "letter.txt is a file, its name is taken as TEXT: --file letter.txt reads its lines" in found.stderr
+    assert (
+        "letter.txt is a file, its name is taken as TEXT: --file letter.txt reads its lines" in found.stderr
+    )
     assert "some text" not in found.stderr
 
 

@@ -212,7 +212,9 @@ def test_long_and_many_texts_leave_others_their_turn(monkeypatch: pytest.MonkeyP
         return redact(self, text)
 
     monkeypatch.setattr(Redactor, "redact", noted)
-    handler = GuardHandler(Answering([]), read_guards({"private": PII | {"action": "redact"}}), cast("Any", None))
+    handler = GuardHandler(
+        Answering([]), read_guards({"private": PII | {"action": "redact"}}), cast("Any", None)
+    )
     long, short = "word " * 2000, tuple(Message("user", f"text {index}") for index in range(50))
 
     async def turns(messages: tuple[Message, ...]) -> int:
