@@ -73,11 +73,14 @@ def test_a_sum_of_classes_counts_no_attempt_twice(inside: Inside, store: Path) -
 
 def test_a_terminal_has_no_broken_lines(inside: Inside, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.cli.spend.sys.stdout.isatty", lambda: True, raising=False)
-    for columns, bar in ((80, 2), (85, 7), (60, 0), (200, 20)):
+    monkeypatch.setenv("COLUMNS", "60")
+    lines = inside("spend", "--store", str(store)).stdout.splitlines()
+    width = max(map(len, lines)) + 2  # of the columns without bars
+    assert "█" not in "".join(lines)
+    for columns, bar in ((width + 4, 0), (width + 5, 5), (width + 20, 20), (width + 99, 20)):
         monkeypatch.setenv("COLUMNS", str(columns))
         lines = inside("spend", "--store", str(store)).stdout.splitlines()
-        assert max(line.count("█") for line in lines) >= bar
-        assert max(map(len, lines)) <= max(columns, 80)
+        assert max(line.count("█") for line in lines) == bar and max(map(len, lines)) <= columns
 
 
 def test_sums(inside: Inside, store: Path) -> None:

@@ -53,7 +53,7 @@ Examples:
   headrace spend export > november.csv
 """
 
-BAR = 20  # characters of the longest bar, where there is room
+BAR, LEAST_BAR = 20, 5  # characters of the longest bar: where there is room, and at least
 
 
 class Action(StrEnum):
@@ -168,11 +168,12 @@ def _line(row: SpendRow) -> tuple[str, ...]:
 
 
 def _bar_width(lines: Sequence[Sequence[str]]) -> int:
-    """What a terminal has left beside the columns, so that no line is broken."""
+    """What a terminal has left beside the columns, so that no line is broken; 0 where that shows nothing."""
     if not sys.stdout.isatty():
         return BAR
     taken = sum(max(map(len, column)) + 2 for column in zip(*lines, strict=True))
-    return max(0, min(BAR, shutil.get_terminal_size().columns - taken))
+    room = min(BAR, shutil.get_terminal_size().columns - taken)
+    return room if room >= LEAST_BAR else 0
 
 
 def _bar(nano_usd: int, most: int, width: int) -> str:
