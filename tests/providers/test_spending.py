@@ -67,7 +67,7 @@ def test_settings_that_are_read_again_bound_and_price_what_follows(tmp_path: Pat
             assert ledger.budgets.budgets[0].limits == {"total": usd * 10**9}
         remote.update(Settings(providers=providers), entries)
         with pytest.raises(Unpriced):
-            ledger.prices.most("work", "far-1", {"input": 1}, processing="standard", unix_s=0)
+            ledger.prices.most("work", "far-1", cast("Any", {"input": 1}), processing="standard", unix_s=0)
         assert not ledger.budgets.budgets
         await remote.close()
 
