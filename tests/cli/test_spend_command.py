@@ -64,6 +64,25 @@ def test_nothing_was_spent(inside: Inside, tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
+def test_a_sum_of_classes_counts_no_attempt_twice(inside: Inside, store: Path) -> None:
+    def total(by: str) -> list[str]:
+        return inside("spend", "--by", by, "--store", str(store)).stdout.splitlines()[-1].split()
+
+    assert total("class") == total("model") and total("model")[:2] == ["total", "4"]
+
+
+def test_a_terminal_has_no_broken_lines(inside: Inside, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.cli.spend.sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "60")
+    lines = inside("spend", "--store", str(store)).stdout.splitlines()
+    width = max(map(len, lines)) + 2  # of the columns without bars
+    assert "█" not in "".join(lines)
+    for columns, bar in ((width + 4, 0), (width + 5, 5), (width + 20, 20), (width + 99, 20)):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        lines = inside("spend", "--store", str(store)).stdout.splitlines()
+        assert max(line.count("█") for line in lines) == bar and max(map(len, lines)) <= columns
+
+
 def test_sums(inside: Inside, store: Path) -> None:
     def rows(*flags: str) -> list[Any]:
         return json.loads(inside("spend", "--json", "--store", str(store), *flags).stdout)

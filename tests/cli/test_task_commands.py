@@ -120,9 +120,9 @@ def test_a_classifiers_own_labels(inside: Callable[..., Outcome], tmp_path: Path
         (("embed", "x", "--server", "--threads", "1"), "--threads has no effect with --server: drop it"),
         (("embed", "x", "--file", "f"), "both TEXT and --file are given"),
         (("embed", "--file", "nowhere.txt"), "nowhere.txt cannot be read"),
-        (("embed",), "stdin is empty: pipe a text in"),
+        (("embed",), "stdin is empty: give TEXT, --file FILE, or pipe lines in"),
         (("rerank",), "QUERY is missing"),
-        (("rerank", "x"), "stdin is empty: pipe a text in"),
+        (("rerank", "x"), "stdin is empty: give DOCUMENT, --file FILE, or pipe lines in"),
         (("rerank", "x", "y", "--top-n", "0"), "--top-n"),
         (
             ("run", "embed", "hello"),
@@ -178,6 +178,16 @@ def test_lines_are_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("\n\n"))
     with pytest.raises(UsageError, match="stdin has no text: give TEXT"):
         read_texts([], "-", "TEXT")
+
+
+@pytest.mark.usefixtures("letter")
+def test_the_name_of_a_file_is_no_text(inside: Callable[..., Outcome]) -> None:
+    found = inside("embed", "letter.txt", "some text")
+    assert found.code == 0 and found.stdout.count("\n") == 2
+    assert (
+        "letter.txt is a file, its name is taken as TEXT: --file letter.txt reads its lines" in found.stderr
+    )
+    assert "some text" not in found.stderr
 
 
 def test_many_texts_go_in_parts() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -168,6 +169,7 @@ def test_a_request_that_cannot_make_its_target(folders: tuple[Path, Path], polic
             assert isinstance(last, RequestFinished) and last.timing.late_s > target_s
         else:
             assert isinstance(last, RequestFailed) and isinstance(last.error, TargetUnreachable)
+            assert re.search(r"predicted in [\d,.]+ ms, the target is [\d,.e-]+ ms", last.error.message)
             assert last.error.status == 429 and last.error.retry_after_s >= 0.1
         assert model.engine.status().waiting == 0
         own = outcome(model.engine, 60, Targets(ttft_s=1000.0))

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import pytest
 from fake_provider import HELLO, Gateway, say, usage
 
+from headrace.api.remote_models import RemoteModels
+from headrace.config.settings import Settings
 from headrace.economy.ledger import Ledger
+from headrace.economy.quantities import Quantities
+from headrace.economy.rates import Unpriced
+from headrace.economy.recorder import LedgerRecorder
+from headrace.errors import UsageError
 from headrace.storage.database import Database
 
 ASK: list[Any] = [{"role": "user", "content": "hi"}]
@@ -59,3 +67,42 @@ def test_a_budget_refuses_before_anything_is_sent(gateway: Callable[..., Gateway
     assert reply.status_code in (402, 429), reply.text
     assert "budget" in reply.json()["error"]["message"]
     assert not provider.exchanges
+
+
+def remote_models(store: Path) -> RemoteModels:
+    return RemoteModels(cast("Any", None), Database(store), lambda name: False)
+
+
+def test_settings_that_are_read_again_bound_and_price_what_follows(tmp_path: Path) -> None:
+    remote = remote_models(tmp_path / "store.sqlite3")
+    entries = {"far": {"provider": "work", "model": "far-1"}}
+    providers = {"work": {"dialect": "openai_chat", "base_url": "http://127.0.0.1:1/v1"}}
+
+    async def run() -> None:
+        for usd in (1, 2):
+            budgets = {"all": {"usd": usd}}
+            remote.update(Settings(providers=providers, prices=PRICES, budgets=budgets), entries)
+            ledger = cast("LedgerRecorder", remote.spend)
+            assert ledger.budgets.budgets[0].limits == {"total": usd * 10**9}
+        remote.update(Settings(providers=providers), entries)
+        with pytest.raises(Unpriced):
+            ledger.prices.most("work", "far-1", Quantities(input=1), processing="standard", unix_s=0)
+        assert not ledger.budgets.budgets
+        await remote.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"budgets": {"all": {"usd_month": 3}}}, "did you mean 'usd_per_month'"),
+        ({"prices": {"work/x": {"inputs": 3}}}, "did you mean 'input'"),
+        ({"providers": {"work": {"kind": "openia"}}}, "did you mean 'openai'"),
+    ],
+)
+def test_mistakes_are_told_before_there_is_a_remote_model(
+    table: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        remote_models(tmp_path / "store.sqlite3").update(Settings(**table), {})

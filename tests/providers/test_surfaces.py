@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from fake_provider import HELLO, Gateway, delta, say, usage
 
+ASK = [{"role": "user", "content": "hi"}]
 TOOL = {
     "type": "function",
     "function": {
@@ -154,6 +155,20 @@ def test_what_needs_a_model_of_this_machine_says_so(gateway: Callable[..., Gatew
     body = {"/v1/embeddings": {"model": "far", "input": "x"}, "/api/show": {"model": "far"}}.get(path, body)
     reply = server.http().post(path, json=body)
     assert reply.status_code == 400 and "remote model" in reply.text, reply.text
+
+
+def test_what_has_no_effect_on_a_provider_is_said(gateway: Callable[..., Gateway]) -> None:
+    server, _ = gateway(say(*HELLO, usage()))
+    body = {"model": "far", "messages": ASK, "slo": {"ttft_ms": 9}, "service_tier": "priority"}
+    reply = server.http().post("/v1/chat/completions", json=body).json()
+    assert [warning["param"] for warning in reply["warnings"]] == ["priority", "slo"]
+    assert reply["service_tier"] == "default"
+
+
+def test_an_unknown_model_is_told_of_the_remote_ones(gateway: Callable[..., Gateway]) -> None:
+    server, _ = gateway()
+    reply = server.http().post("/v1/chat/completions", json={"model": "fra", "messages": ASK})
+    assert reply.status_code == 404 and "'far'" in reply.json()["error"]["message"]
 
 
 def test_models_are_listed(gateway: Callable[..., Gateway]) -> None:

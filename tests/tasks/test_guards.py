@@ -128,6 +128,10 @@ def test_token_prompts_and_logprobs() -> None:
     _, call, inner = answered({"words": WORDS}, [], chat("x", sampling={"logprobs": 2, "seed": 1}))
     assert cast("ChatRequest", inner.seen[0]).sampling == {"seed": 1}
     assert call.warnings[0].param == "logprobs"
+    for none_of_them in (0, True):  # the logprob of the chosen token alone is asked for, too
+        _, call, inner = answered({"words": WORDS}, [], chat("x", sampling={"logprobs": none_of_them}))
+        assert not cast("ChatRequest", inner.seen[0]).sampling and call.warnings[0].param == "logprobs"
+    assert not answered({"words": WORDS}, [], chat("x", sampling={"logprobs": False}))[1].warnings
 
 
 @pytest.mark.parametrize(
@@ -151,6 +155,7 @@ def test_token_prompts_and_logprobs() -> None:
         ({"kind": "schema", "schema": {"type": "strin"}}, "schema is none"),
         ({"kind": "schema", "schema": {"type": "object"}, "on": ["input"]}, "reads answers"),
         ("pii", "cannot be read"),
+        ({"kind": "regx", "patterns": ["x"]}, "kinds are pii, regex, classifier, topics, schema"),
     ],
 )  # fmt: skip
 def test_tables_that_mean_nothing(guard: object, message: str) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from headrace import LLM, AsyncLLM
@@ -18,7 +20,7 @@ from headrace.inference.model_source import ModelThreads, OneModel
 from headrace.inference.requests import TextPair
 from headrace.loading.options import EngineOptions
 from headrace.tasks.classify import classify
-from headrace.tasks.label_scores import Classification
+from headrace.tasks.label_scores import Classification, activated
 from headrace.weights.fitted_head import SETTINGS_FILE
 from headrace.workers.model_spec import ModelSpec
 from headrace.workers.worker_loader import WorkerLoader
@@ -74,13 +76,15 @@ def test_a_server_loads_the_folder(saved: Saved) -> None:
     try:
         assert model.head is not None and model.head.labels == ("cats", "sea")
 
-        async def ask() -> list[Classification]:
+        async def ask(**options: Any) -> list[Classification]:
             source, threads = OneModel(model), ModelThreads(1)
             with threads:
-                handler = LocalHandler(source, threads)
-                return await classify(ModelRunner(handler, source, threads), "topics", TEXTS, new_call())
+                runner = ModelRunner(LocalHandler(source, threads), source, threads)
+                return await classify(runner, "topics", TEXTS, new_call(), **options)
 
-        found = asyncio.run(ask())
+        found, logits = asyncio.run(ask()), asyncio.run(ask(raw=True))
+        each = asyncio.run(ask(activation="sigmoid"))  # in the place of its own
+        assert each[0].scores == pytest.approx(activated(np.array(logits[0].scores), "sigmoid").tolist())
         assert [one.label for one in found] == [one.label for one in saved[1]]
         assert found[0].scores == pytest.approx(saved[1][0].scores, abs=1e-5)
     finally:

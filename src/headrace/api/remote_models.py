@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING
 from headrace.config.extras import extra_module
 from headrace.config.providers import is_remote
 from headrace.config.settings import Settings
+from headrace.economy.budget_settings import read_budgets
+from headrace.economy.price_overrides import read_overrides
+from headrace.economy.prices import PriceBook
 from headrace.economy.recorder import LedgerRecorder
-from headrace.economy.recording import ledger_recorder
 from headrace.errors import InvalidRequest
 from headrace.inference.attempts import Attempt, Hold, SpendRecorder
 from headrace.inference.handler import Handler
+from headrace.providers.target import read_providers
 from headrace.storage.database import Database
 
 if TYPE_CHECKING:
@@ -68,14 +71,18 @@ class RemoteModels:
         """
         remote = {name: entry for name, entry in entries.items() if is_remote(entry)}
         if self._routing is None and not remote:
+            _check_unused(settings)
             return
         building = extra_module(EXTRA, "headrace.gateway.building", *LIBRARIES)
+        prices, budgets = PriceBook(settings.prices), read_budgets(settings.budgets)
         if self.spend is None:
-            self.spend = self._ledger = ledger_recorder(self._database, settings)
+            self.spend = self._ledger = LedgerRecorder(self._database, prices, budgets)
         self._routing = building.updated(
             *(self._routing, self._local, self._database, _Counted(self.spend, self.attempts), self._serves),
             *(settings, entries, int(time.time())),
         )
+        if self._ledger is not None:
+            self._ledger.configure(prices, budgets)
 
     def find(self, name: str | None) -> Route | None:
         """The remote model of that name or alias."""
@@ -99,3 +106,10 @@ class RemoteModels:
             await self._routing.close()
         if self._ledger is not None:
             self._ledger.close()
+
+
+def _check_unused(settings: Settings) -> None:
+    """UsageError for what is wrong in tables that no model needs yet: a mistake is told when it is made."""
+    read_budgets(settings.budgets)
+    read_overrides(settings.prices)
+    read_providers(settings.providers)

@@ -106,6 +106,7 @@ class Service:
         """Serve the remote models among the entries of [models] from now on; UsageError."""
         self.remote.update(settings, entries)
         self.guards.inner = self.remote.handler
+        self.models.elsewhere = [route.name for route in self.remote.routes]
 
     def metrics_of(self, name: str) -> ModelMetrics:
         """The counters of a model's requests."""

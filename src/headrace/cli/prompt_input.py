@@ -28,11 +28,11 @@ def whole_prompt(prompt: str | None) -> str | None:
     return piped
 
 
-def piped_text() -> str:
-    """What is piped in; UsageError where that is nothing."""
+def piped_text(remedy: str = "pipe a text in, or give a FILE") -> str:
+    """What is piped in; UsageError with the remedy where that is nothing."""
     text = _read()
     if not text:
-        raise UsageError("stdin is empty: pipe a text in, or give a FILE")
+        raise UsageError(f"stdin is empty: {remedy}")
     return text
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import re
+import shutil
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -50,6 +52,8 @@ Examples:
   headrace spend reconcile invoice.csv --provider mistral
   headrace spend export > november.csv
 """
+
+BAR, LEAST_BAR = 20, 5  # characters of the longest bar: where there is room, and at least
 
 
 class SpendAction(StrEnum):
@@ -107,7 +111,10 @@ def command(
         elif action is SpendAction.EXPORT:
             note(f"{write_focus(database, sys.stdout, first, last):,} rows")
         else:
-            _show(spend_by(database, by.value, first, last), by.value, json, as_csv)
+            rows = spend_by(database, by.value, first, last)
+            # an attempt has several classes, so that counts of classes have no sum
+            apart = rows if by is not SpendBy.CLASS else spend_by(database, "model", first, last)
+            _show(rows, total_of(apart), by.value, json, as_csv)
     finally:
         database.close()
 
@@ -123,7 +130,7 @@ def _day(text: str | None, flag: str, otherwise: str) -> str:
     raise UsageError(f"{flag} is {text!r}, it must be a day such as 2026-11-01", param=flag.lstrip("-"))
 
 
-def _show(rows: list[SpendRow], by: By, json: bool, as_csv: bool) -> None:
+def _show(rows: list[SpendRow], total: SpendRow, by: By, json: bool, as_csv: bool) -> None:
     if json:
         print_json([_plain(row) for row in rows])
     elif as_csv:
@@ -133,12 +140,12 @@ def _show(rows: list[SpendRow], by: By, json: bool, as_csv: bool) -> None:
     elif not rows:
         print("nothing was spent")
     else:
-        shown = [*rows, total_of(rows)] if len(rows) > 1 else rows
-        most = max((row.nano_usd for row in rows), default=0)
-        print_table(
-            [(*_line(row), _bar(row.nano_usd, most) if row.name != "total" else "") for row in shown],
-            header=(by.upper(), "ATTEMPTS", "INPUT", "OUTPUT", "COST", "ESTIMATED", "UNPRICED", "LOST", ""),
-        )
+        header = (by.upper(), "ATTEMPTS", "INPUT", "OUTPUT", "COST", "ESTIMATED", "UNPRICED", "LOST")
+        lines = [_line(row) for row in ([*rows, total] if len(rows) > 1 else rows)]
+        width = _bar_width([header, *lines])
+        most = max(row.nano_usd for row in rows)
+        bars = [_bar(row.nano_usd, most, width) for row in rows] + [""]
+        print_table([(*line, bar) for line, bar in zip(lines, bars, strict=False)], header=(*header, ""))
 
 
 def _plain(row: SpendRow) -> dict[str, Any]:
@@ -160,8 +167,17 @@ def _line(row: SpendRow) -> tuple[str, ...]:
     )
 
 
-def _bar(nano_usd: int, most: int) -> str:
-    return "█" * round(20 * nano_usd / most) if most > 0 and nano_usd > 0 else ""
+def _bar_width(lines: Sequence[Sequence[str]]) -> int:
+    """What a terminal has left beside the columns, so that no line is broken; 0 where that shows nothing."""
+    if not sys.stdout.isatty():
+        return BAR
+    taken = sum(max(map(len, column)) + 2 for column in zip(*lines, strict=True))
+    room = min(BAR, shutil.get_terminal_size().columns - taken)
+    return room if room >= LEAST_BAR else 0
+
+
+def _bar(nano_usd: int, most: int, width: int) -> str:
+    return "█" * round(width * nano_usd / most) if most > 0 and nano_usd > 0 else ""
 
 
 def _check(ledger: Ledger, budgets: Budgets, prices: PriceBook, json: bool) -> None:

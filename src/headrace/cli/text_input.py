@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from headrace.cli.prompt_input import MAX_CHARACTERS, piped_text
+from headrace.cli.terminal import note
 from headrace.errors import UsageError
 
 FileFlag = Annotated[
@@ -25,15 +27,24 @@ def read_texts(given: Sequence[str] | None, file: str | None, name: str) -> list
     if given and file is not None:
         raise UsageError(f"both {name} and --file are given: drop one of them", param="file")
     if given:
+        for text in given:
+            _tell_of_file(text, name)
         return list(given)
     source = file or "-"
-    lines = [line for line in read_text(source).splitlines() if line.strip()]
+    remedy = f"give {name}, --file FILE, or pipe lines in"
+    text = piped_text(remedy) if source == "-" else read_text(source)
+    lines = [line for line in text.splitlines() if line.strip()]
     if not lines:
         where = "stdin" if source == "-" else source
-        raise UsageError(
-            f"{where} has no text: give {name}, --file FILE, or pipe lines in", param=name.lower()
-        )
+        raise UsageError(f"{where} has no text: {remedy}", param=name.lower())
     return lines
+
+
+def _tell_of_file(text: str, name: str) -> None:
+    """A file's name in the place of a text is a mistake more often than it is the text."""
+    with suppress(OSError, ValueError):  # a text may be too long for a name, or have a zero byte
+        if Path(text).expanduser().is_file():
+            note(f"warning: {text} is a file, its name is taken as {name}: --file {text} reads its lines")
 
 
 def read_text(file: str) -> str:

@@ -93,6 +93,10 @@ class LedgerRecorder:
         # A request that is cancelled meanwhile is booked all the same.
         return await asyncio.shield(self._start(self._settle, hold, attempt))
 
+    def configure(self, prices: PriceBook, budgets: Sequence[Budget]) -> None:
+        """Prices and budgets from now on. What is set aside already stays as it is."""
+        self.prices, self.budgets.budgets = prices, tuple(budgets)
+
     def close(self) -> None:
         """Finish what was begun."""
         self._thread.shutdown(wait=True)

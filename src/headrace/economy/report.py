@@ -53,7 +53,7 @@ def spend_by(database: Database, by: By, first: str = FIRST_DAY, last: str = LAS
 
 
 def total_of(rows: Sequence[SpendRow], name: str = "total") -> SpendRow:
-    """The sum of rows."""
+    """The sum of rows. Rows of classes share attempts, which a sum of theirs would count twice."""
     fields = [field for field in SpendRow.__struct_fields__ if field != "name"]
     return SpendRow(name=name, **{field: sum(getattr(row, field) for row in rows) for field in fields})
 

@@ -88,7 +88,7 @@ class Admission:
 
 def _unreachable(late_s: float, target_s: float) -> TargetUnreachable:
     return TargetUnreachable(
-        f"the first token is predicted in {late_s:.2f} s, the target is {target_s:g} s: "
+        f"the first token is predicted in {1000 * late_s:,.1f} ms, the target is {1000 * target_s:,g} ms: "
         "try again later, or ask for service_tier flex",
         retry_after_s=max(late_s - target_s, 0.1),
         reason="slo",

@@ -47,6 +47,8 @@ class CallContext:
     verdicts: list[GuardVerdict] = field(default_factory=list[GuardVerdict])
     reply_headers: dict[str, str] = field(default_factory=dict[str, str])
     hops: tuple[str, ...] = ()
+    ordered_elsewhere: bool = False
+    """A provider's own order decides when this is computed, whatever priority was asked for."""
     error: HeadraceError | None = None
     running: list[asyncio.Future[None]] = field(default_factory=list["asyncio.Future[None]"])
     """Resolve when what was cancelled has really ended, which a client need not wait for."""

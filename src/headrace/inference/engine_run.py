@@ -184,8 +184,9 @@ class EngineRun:
     def _warn_late(self, timing: Timing) -> None:
         self._call.warn(
             "slo",
-            f"the first token was predicted after {timing.late_s:.2f} s and came after "
-            f"{timing.first_token_s:.2f} s, the target is {timing.target_s:g} s: it was served late",
+            f"the first token was predicted after {1000 * timing.late_s:,.1f} ms and came after "
+            f"{1000 * timing.first_token_s:,.1f} ms, the target is {1000 * timing.target_s:,g} ms: "
+            "it was served late",
         )
 
     def _bound(self, more_bytes: int) -> None:

@@ -114,7 +114,10 @@ def _general(adapting: _Adapting, request: GenerationRequest) -> GenerationReque
     if request.show_prompt:
         adapting.call.warn("verbose", "has no effect: the prompt of a remote model is its provider's")
     if request.priority:
+        adapting.call.ordered_elsewhere = True
         adapting.call.warn("priority", "has no effect: the provider of a remote model has its own order")
+    if request.slo is not None:
+        adapting.call.warn("slo", "has no effect: a remote model has no targets here")
     if request.keep_alive_s is not None:
         adapting.call.warn("keep_alive", "has no effect: a remote model is in no memory here")
     return request

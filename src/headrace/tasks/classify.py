@@ -48,11 +48,12 @@ async def classify(
             id=new_id(), model=model.name, inputs=tuple(inputs), task="classify", truncate=truncate
         )
         rows = await runner.rows(request, call)
-        if head.kind == "fitted":
-            regression = fitted_regression(model.folder, model.created_s, model.engine.limits.embedding_size)
-            return regression.classify(unit_rows(np.concatenate(rows)), raw=raw) if rows else []
     if activation is not None:
         head = replace(head, activation=activation)
+    if head.kind == "fitted" and rows:
+        regression = fitted_regression(model.folder, model.created_s, model.engine.limits.embedding_size)
+        found = regression.classify(unit_rows(np.concatenate(rows)), raw=True)
+        return [classification(head, np.array(one.scores), raw=raw) for one in found]
     return [classification(head, row[0], raw=raw) for row in rows]
 
 

@@ -35,6 +35,8 @@ class ModelManager:
         self, specs: Sequence[ModelSpec], launch: Callable[[ModelSpec], ModelLauncher], policy: Policy
     ) -> None:
         self.policy = policy
+        self.elsewhere: Sequence[str] = ()
+        """Models that another handler answers, for the error that lists what is served."""
         self._launch = launch
         self._entries = {spec.name: ModelEntry(spec) for spec in specs}
         self._retired: set[ModelEntry] = set()  # no longer served, but still in use
@@ -87,7 +89,7 @@ class ModelManager:
         if spec is None and self.policy.any_name:
             return self.default
         if spec is None:
-            served = ", ".join(repr(entry) for entry in self._entries)
+            served = ", ".join(map(repr, [*self._entries, *self.elsewhere]))
             raise ModelNotFound(
                 f"the model {name[:200]!r} is not served here: this server serves {served}", param="model"
             )

@@ -29,7 +29,7 @@ from headrace.api.openai.response_format import (
 from headrace.engine.turns import BATCH_PRIORITY, Tier, tier_of
 from headrace.errors import InvalidRequest
 from headrace.grammar.constraint import Constraint
-from headrace.inference.accounts import Account
+from headrace.inference.call_context import CallContext
 from headrace.inference.events import ParameterWarning
 from headrace.sampling.params import PARAMETERS
 
@@ -147,10 +147,12 @@ def urgency(priority: int | None, service_tier: str | None) -> int:
     return priority or of_tier or 0
 
 
-def granted_tier(priority: int, account: Account) -> str:
+def granted_tier(priority: int, call: CallContext) -> str:
     """The service tier of a request that asks for `priority`."""
+    if call.ordered_elsewhere:
+        return "default"
     tiers = {Tier.INTERACTIVE: "priority", Tier.STANDARD: "default", Tier.BATCH: "flex"}
-    return tiers[tier_of(account.bounded_priority(priority))]
+    return tiers[tier_of(call.account.bounded_priority(priority))]
 
 
 class GenerationBody(SamplingBody):

@@ -89,7 +89,7 @@ class ReplyOptions(Struct, frozen=True):
 
     def tier_of(self, call: CallContext) -> str | UnsetType:
         """The service tier that the request got, where it asked for one: a key may not have all of them."""
-        return UNSET if self.priority is None else granted_tier(self.priority, call.account)
+        return UNSET if self.priority is None else granted_tier(self.priority, call)
 
     def shown(self, prepared: Prepared) -> ShownPrompt | UnsetType:
         """The prompt of a chat, where it is to be shown."""

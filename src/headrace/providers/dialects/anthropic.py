@@ -96,7 +96,7 @@ class Anthropic:
 
 
 class MessageReader:
-    """See `StreamReader`. Blocks follow one another; usage comes at the start and grows to the end."""
+    """See `UpstreamReader`. Blocks follow one another; usage comes at the start and grows to the end."""
 
     def __init__(self, answer: Answer, warn: Warn) -> None:
         self._answer, self._warn = answer, warn
@@ -109,7 +109,7 @@ class MessageReader:
         self.is_done = False
 
     def read(self, event: SseEvent) -> None:
-        """See `StreamReader.read`."""
+        """See `UpstreamReader.read`."""
         found = _event.decode(event.data)
         match found.type or event.name:
             case "content_block_delta" if found.delta is not None:

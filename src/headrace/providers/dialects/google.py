@@ -115,7 +115,7 @@ class Google:
 
 
 class ContentReader:
-    """See `StreamReader`. Calls come whole. There is no mark of the end besides the finish reasons."""
+    """See `UpstreamReader`. Calls come whole. There is no mark of the end besides the finish reasons."""
 
     def __init__(self, answer: Answer, warn: Warn) -> None:
         self._answer, self._warn = answer, warn
@@ -125,7 +125,7 @@ class ContentReader:
         self.is_done = False
 
     def read(self, event: SseEvent) -> None:
-        """See `StreamReader.read`."""
+        """See `UpstreamReader.read`."""
         chunk = _chunk.decode(event.data)
         if bytes(chunk.error) not in (b"", b"null"):
             raise_error(bytes(chunk.error))

@@ -135,7 +135,7 @@ class OpenAIChat:
 
 
 class ChatStreamReader:
-    """See `StreamReader`. `[DONE]` may be missing; usage may come in any chunk, the last one counts."""
+    """See `UpstreamReader`. `[DONE]` may be missing; usage may come in any chunk, the last one counts."""
 
     def __init__(self, answer: Answer, warn: Warn) -> None:
         self._answer, self._warn = answer, warn
@@ -144,7 +144,7 @@ class ChatStreamReader:
         self.is_done = False
 
     def read(self, event: SseEvent) -> None:
-        """See `StreamReader.read`."""
+        """See `UpstreamReader.read`."""
         data = event.data
         if data == b"[DONE]":
             self.is_done = True

@@ -168,7 +168,7 @@ def _part(part: str | Image, *, is_own: bool) -> dict[str, Any]:
 
 
 class ResponseReader:
-    """See `StreamReader`."""
+    """See `UpstreamReader`."""
 
     def __init__(self, answer: Answer, warn: Warn) -> None:
         self._answer, self._warn = answer, warn
@@ -179,7 +179,7 @@ class ResponseReader:
         self.is_done = False
 
     def read(self, event: SseEvent) -> None:
-        """See `StreamReader.read`."""
+        """See `UpstreamReader.read`."""
         found = _event.decode(event.data)
         kind = found.type or event.name
         delta = found.delta if isinstance(found.delta, str) else ""

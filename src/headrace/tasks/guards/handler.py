@@ -119,9 +119,8 @@ class GuardedOutput:
 
 def _without_logprobs(request: GenerationRequest, call: CallContext) -> GenerationRequest:
     """Tokens and their probabilities would show text before it is checked."""
-    asked = [
-        name for name in ("logprobs", "prompt_logprobs") if request.sampling.get(name) not in (None, False)
-    ]
+    given = {name: request.sampling.get(name) for name in ("logprobs", "prompt_logprobs")}
+    asked = [name for name, value in given.items() if value is not None and value is not False]  # 0 asks, too
     if not asked:
         return request
     call.warn(asked[0], f"{' and '.join(asked)} are left out: a guard reads the output")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from msgspec import Struct, ValidationError, convert
 from msgspec.structs import replace
@@ -75,7 +75,8 @@ def _read(name: str, table: object) -> GuardSettings:
     try:
         guard = convert(table, GuardSettings)
     except ValidationError as error:
-        raise UsageError(f"{place} cannot be read: {error}") from None
+        kinds = f" (kinds are {', '.join(get_args(Kind))})" if str(error).endswith("`$.kind`") else ""
+        raise UsageError(f"{place} cannot be read: {error}{kinds}") from None
     if problem := _problem(guard):
         raise UsageError(f"{place}: {problem}")
     if guard.kind == "schema":

@@ -62,7 +62,7 @@ async def _opened(
         service.responses.check_background(owner, call.account)
     stream = await service.open(request, call)
     try:
-        response = body.response(response_id, stream.prepared, granted_tier(body.urgency, call.account))
+        response = body.response(response_id, stream.prepared, granted_tier(body.urgency, call))
     except BaseException:
         await stream.aclose()
         raise
