@@ -93,7 +93,7 @@ class LedgerRecorder:
         # A request that is cancelled meanwhile is booked all the same.
         return await asyncio.shield(self._start(self._settle, hold, attempt))
 
-    def configure(self, prices: PriceBook, budgets: Sequence[Budget]) -> None:
+    def configure(self, prices: PriceBook, budgets: Sequence[SpendBudget]) -> None:
         """Prices and budgets from now on. What is set aside already stays as it is."""
         self.prices, self.budgets.budgets = prices, tuple(budgets)
 
