@@ -22,6 +22,15 @@ def test_a_prompt_that_was_computed_is_shared():
     assert first.pages[2] != second.pages[2]
 
 
+def test_a_prompt_whose_continuations_are_scored_is_shared_up_to_them():
+    engine = scheduler()
+    engine.add(sequence(0, range(10)))
+    step(engine)
+    engine.add(sequence(1, [*range(8), 20, 21], scores=True, continues=True, scored_from=7))
+    step(engine)
+    assert engine.running[1].cached_tokens == 4  # the page with the first row that is output is computed
+
+
 def test_generated_pages_are_shared_too():
     engine = scheduler()
     engine.add(sequence(0, range(3)))

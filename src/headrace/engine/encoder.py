@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.engine.client import EngineLimits, EngineStatus
-from headrace.engine.fair_queue import FairQueue, RankedRequest
+from headrace.engine.fair_queue import FairQueue
 from headrace.engine.pacing import DEFAULT_TTFT_S
+from headrace.engine.ranked_request import RankedRequest
 from headrace.engine.request import (
     ChoiceFinished,
     Embedding,

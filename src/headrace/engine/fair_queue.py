@@ -10,7 +10,6 @@ from typing import Generic, Protocol, TypeVar
 
 from msgspec import Struct, field
 
-from headrace.engine.request import EngineRequest
 from headrace.errors import ProgramError
 
 RANK = attrgetter("rank")
@@ -34,30 +33,6 @@ class Ranked(Protocol):
     def priority(self) -> int: ...
     @property
     def cost_tokens(self) -> int: ...
-
-
-class RankedRequest(Struct, eq=False):
-    """A request that waits as a whole; `rank` is set before it does."""
-
-    request: EngineRequest
-
-    @property
-    def account(self) -> str:
-        """Whose it is."""
-        return self.request.account
-
-    @property
-    def priority(self) -> int:
-        """As the request has it."""
-        return self.request.priority
-
-    @property
-    def cost_tokens(self) -> int:
-        """Of the prompt and of all answers: none where the prompt is encoded."""
-        params, prompt_tokens = self.request.params, len(self.request.prompt)
-        if self.request.embed is not None:
-            return prompt_tokens
-        return params.n * (prompt_tokens + (params.max_tokens or 0))
 
 
 Item = TypeVar("Item", bound=Ranked)

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 
 from msgspec.structs import replace
 
-from headrace.engine.fair_queue import RankedRequest
+from headrace.engine.ranked_request import RankedRequest
 from headrace.engine.request import (
     ChoiceFinished,
     EngineEvent,
