@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
 from headrace.bench.serve import http_client as client
 from headrace.bench.serve.http_client import Address, Exchange, finish, http_request
 
-__all__ = ["Exchange", "begin", "fetch", "finish", "jain", "percentile", "post"]
+__all__ = ["Exchange", "begin", "fetch", "finish", "jain", "percentile", "post", "served"]
 
 
 def post(path: str, body: object, **headers: str) -> bytes:
@@ -32,3 +40,21 @@ def jain(values: list[float]) -> float:
 def percentile(values: list[float], share: float) -> float:
     """The value below which a fraction `share` of the values lie."""
     return sorted(values)[min(len(values) - 1, int(share * len(values)))]
+
+
+@contextmanager
+def served(table: str, program: Sequence[str] = ("-m", "headrace")) -> Generator[tuple[int, int]]:
+    """The port and the process id of a server of its own, whose headrace.toml is `table`."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "headrace.toml").write_text(table)
+        command = [sys.executable, *program, "serve", "--port", "0", "--store", f"{folder}/store.sqlite3"]
+        server = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True)
+        try:
+            assert server.stdout is not None
+            line = server.stdout.readline()
+            address = re.search(r"on http://[^:]+:(\d+)", line)
+            assert address is not None, line
+            yield int(address.group(1)), server.pid
+        finally:
+            server.terminate()
+            server.wait()

@@ -14,16 +14,11 @@ import argparse
 import asyncio
 import itertools
 import json
-import re
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 import psutil
-from load_client import fetch, percentile, post
+from load_client import fetch, percentile, post, served
 
 TOML = """[models.mini]
 path = "mini"
@@ -167,19 +162,8 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     program = ["-c", WITHOUT_TURNS] if options.no_turns else ["-m", "headrace"]
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "headrace.toml").write_text(TOML)
-        command = [sys.executable, *program, "serve", "--port", "0", "--store", f"{folder}/store.sqlite3"]
-        server = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True)
-        try:
-            assert server.stdout is not None
-            line = server.stdout.readline()
-            address = re.search(r"on http://[^:]+:(\d+)", line)
-            assert address is not None, line
-            found = asyncio.run(measure(int(address.group(1)), options))
-        finally:
-            server.terminate()
-            server.wait()
+    with served(TOML, program) as (port, _):
+        found = asyncio.run(measure(port, options))
     if options.json:
         print(json.dumps(found, indent=1))
         return

@@ -15,16 +15,11 @@ import asyncio
 import itertools
 import json
 import os
-import re
 import signal
-import subprocess
-import sys
-import tempfile
 import time
-from pathlib import Path
 
 import psutil
-from load_client import Exchange, fetch, post
+from load_client import Exchange, fetch, post, served
 
 DECODERS = ("first", "second", "third")
 ENCODERS = ("one", "two", "three")
@@ -157,21 +152,10 @@ def main() -> None:
     options = parser.parse_args()
     if options.cpus is not None:
         os.sched_setaffinity(0, [int(one) for one in options.cpus.split(",")])
-    with tempfile.TemporaryDirectory() as folder:
-        table = [f'[models.{name}]\npath = "mini"\n' for name in DECODERS]
-        table += [f'[models.{name}]\npath = "embed"\n' for name in ENCODERS]
-        (Path(folder) / "headrace.toml").write_text("".join(table))
-        command = [sys.executable, "-m", "headrace", "serve", "--port", "0", "--store", f"{folder}/s.sqlite3"]
-        server = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True)
-        try:
-            assert server.stdout is not None
-            line = server.stdout.readline()
-            address = re.search(r"on http://[^:]+:(\d+)", line)
-            assert address is not None, line
-            found = asyncio.run(measure(int(address.group(1)), psutil.Process(server.pid), options.seconds))
-        finally:
-            server.terminate()
-            server.wait()
+    table = [f'[models.{name}]\npath = "mini"\n' for name in DECODERS]
+    table += [f'[models.{name}]\npath = "embed"\n' for name in ENCODERS]
+    with served("".join(table)) as (port, pid):
+        found = asyncio.run(measure(port, psutil.Process(pid), options.seconds))
     if options.json:
         print(json.dumps(found, indent=1))
         return
