@@ -39,24 +39,29 @@ def test_large_events_do_not_fail_a_client_that_reads(body: dict[str, Any]) -> N
         assert reply.status_code == 200, reply.text[:300]
 
 
+def submitted() -> tuple[EngineRun, Any]:
+    """The run of a request, and what the engine calls with its events."""
+    sinks: list[Any] = []
+
+    def submit(request: EngineRequest, sink: Any) -> RequestHandle:
+        sinks.append(sink)
+        return RequestHandle("r", lambda _: None, lambda *_: None)
+
+    engine: Any = SimpleNamespace(submit=submit)
+    run = EngineRun(engine, EventBridge(asyncio.get_running_loop()), ModelMetrics(), new_call(), 1)
+    run.submit([EngineRequest(prompt=(1,), params=SamplingParams())])
+    return run, sinks[0]
+
+
 def test_an_engine_that_cannot_be_paused_fails_a_slow_reader() -> None:
     async def scene() -> None:
-        sinks: list[Any] = []
-
-        def submit(request: EngineRequest, sink: Any) -> RequestHandle:
-            sinks.append(sink)
-            return RequestHandle("r", lambda _: None, lambda *_: None)
-
-        engine: Any = SimpleNamespace(submit=submit)
-        bridge = EventBridge(asyncio.get_running_loop())
-        run = EngineRun(engine, bridge, ModelMetrics(), new_call(), 1)
-        run.submit([EngineRequest(prompt=(1,), params=SamplingParams())])
+        run, sink = submitted()
         for _ in range(3):
-            sinks[0]([Delta(0, "x" * engine_run.LIMIT_BYTES, (1,))])
+            sink([Delta(0, "x" * engine_run.LIMIT_BYTES, (1,))])
             await asyncio.sleep(0)
         assert len(await run.next()) == 3, "the reader is not late yet"
         for _ in range(3):
-            sinks[0]([Delta(0, "x" * engine_run.LIMIT_BYTES, (1,))])
+            sink([Delta(0, "x" * engine_run.LIMIT_BYTES, (1,))])
             await asyncio.sleep(0.02)
         assert await run.next()
         with pytest.raises(SlowReader, match="read faster"):
@@ -69,16 +74,8 @@ def test_a_refusal_by_the_engine_comes_before_the_first_batch() -> None:
     """A request that the engine refuses because of its target has not begun: the reply has its status."""
 
     async def scene() -> None:
-        sinks: list[Any] = []
-
-        def submit(request: EngineRequest, sink: Any) -> RequestHandle:
-            sinks.append(sink)
-            return RequestHandle("r", lambda _: None, lambda *_: None)
-
-        engine: Any = SimpleNamespace(submit=submit)
-        run = EngineRun(engine, EventBridge(asyncio.get_running_loop()), ModelMetrics(), new_call(), 1)
-        run.submit([EngineRequest(prompt=(1,), params=SamplingParams())])
-        sinks[0]([RequestFailed(TargetUnreachable("late"))])
+        run, sink = submitted()
+        sink([RequestFailed(TargetUnreachable("late"))])
         await asyncio.sleep(0)
         with pytest.raises(TargetUnreachable):
             await run.next()

@@ -86,26 +86,3 @@ class SpendRecorder(Protocol):
         """Book an attempt in place of its hold. Its cost, None where it is unpriced. A second call for the
         same hold changes nothing."""
         ...
-
-
-class NoSpendRecorder:
-    """For a server without a ledger: every attempt is allowed, none is booked."""
-
-    async def reserve(
-        self,
-        *,
-        account: str,
-        target: str,
-        provider: str,
-        model: str,
-        most: TokenCounts,
-        request_id: str = "",
-        route: str = "",
-        processing: str = "standard",
-    ) -> Hold:
-        """Always allowed."""
-        return Hold(0, None)
-
-    async def settle(self, hold: Hold, attempt: Attempt) -> int | None:
-        """Not booked."""
-        return attempt.reported_nano_usd

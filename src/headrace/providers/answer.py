@@ -159,11 +159,6 @@ class Answer:
         """Whether every choice is complete."""
         return all(state.reason is not None for state in self._choices)
 
-    @property
-    def is_calling(self) -> bool:
-        """Whether a call of the first choice has begun and not ended."""
-        return self._choices[0].call is not None
-
     def take(self) -> list[OutputDelta]:
         """What has arrived since the last call."""
         found: list[OutputDelta] = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
@@ -184,11 +183,6 @@ def prompt_tokens(request: GenerationRequest) -> int:
     images = 1600 * sum(len(message.images) for message in request.messages)
     texts = message_texts(request.messages).encode("utf-8", "replace")
     return estimated(len(texts) + tools) + images + 4 * len(request.messages)
-
-
-def time_left_s(deadline_s: float) -> float:
-    """Seconds until a deadline on the loop's clock."""
-    return deadline_s - asyncio.get_running_loop().time()
 
 
 def _words(error: Exception) -> str:

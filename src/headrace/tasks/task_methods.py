@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from abc import abstractmethod
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
@@ -24,7 +23,6 @@ from headrace.tasks.sparse import SparseVector
 from headrace.tasks.task_work import TaskWork, several
 from headrace.tasks.zero_shot import TEMPLATE
 
-LOG = logging.getLogger("headrace.llm")
 T = TypeVar("T")
 
 

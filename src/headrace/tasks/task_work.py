@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from headrace.inference.model_runner import ModelRunner
 
 LOG = logging.getLogger("headrace.llm")
+T = TypeVar("T")
 
 
 @contextmanager
@@ -49,6 +50,11 @@ def told_call() -> Generator[CallContext]:
     yield call
     for warning in call.warnings:
         LOG.warning("%s", warning.message)
+
+
+def several(texts: str | Sequence[T]) -> list[str | T]:
+    """One text or several as several."""
+    return [texts] if isinstance(texts, str) else list(texts)
 
 
 class TaskWork:
@@ -75,34 +81,31 @@ class TaskWork:
         self, texts: str | Sequence[str | TextPair], truncate: bool, raw: bool
     ) -> list[Classification]:
         self._check_open()
-        inputs = [texts] if isinstance(texts, str) else list(texts)
         with told_call() as call:
-            return await classify(self.runner, None, inputs, call, truncate=truncate, raw=raw)
+            return await classify(self.runner, None, several(texts), call, truncate=truncate, raw=raw)
 
     async def _sparse(self, texts: str | Sequence[str], truncate: bool) -> list[SparseVector]:
         self._check_open()
-        inputs = [texts] if isinstance(texts, str) else list(texts)
         with told_call() as call:
-            return await sparse(self.runner, None, inputs, call, truncate=truncate)
+            return await sparse(self.runner, None, several(texts), call, truncate=truncate)
 
     async def _token_vectors(self, texts: str | Sequence[str], role: Role, truncate: bool) -> list[Array]:
         self._check_open()
-        inputs = [texts] if isinstance(texts, str) else list(texts)
         with told_call() as call:
             return await late_interaction.token_vectors(
-                self.runner, None, inputs, call, role=role, truncate=truncate
+                self.runner, None, several(texts), call, role=role, truncate=truncate
             )
 
     async def _redact(self, texts: str | Sequence[str], keywords: RedactKeywords) -> list[Redacted]:
         """By patterns, and by the model where it finds entities."""
         self._check_open()
         redactor = redactor_of(keywords)
-        several = [texts] if isinstance(texts, str) else list(texts)
+        given = several(texts)
         if not {"entities", "token_classify"} & set(self.model.tasks):
-            return [redactor.redact(text) for text in several]
+            return [redactor.redact(text) for text in given]
         wanted = keywords.get("entities")
         with told_call() as call:
-            return await redact_texts(redactor, several, self.runner, None, call, wanted)
+            return await redact_texts(redactor, given, self.runner, None, call, wanted)
 
     def restore(self, text: str, vault: Mapping[str, str]) -> str:
         """The text with the placeholders of `redact` replaced by what they stand for."""
@@ -115,9 +118,8 @@ class TaskWork:
         self, texts: str | Sequence[str], labels: Sequence[str] | None, options: EntityKeywords
     ) -> list[list[Entity]]:
         self._check_open()
-        several = [texts] if isinstance(texts, str) else list(texts)
         with told_call() as call:
-            return await extract_entities(self.runner, None, several, labels, call, **options)
+            return await extract_entities(self.runner, None, several(texts), labels, call, **options)
 
     async def _rerank(
         self, query: str, documents: Sequence[str], top_n: int | None, options: PairOptions
@@ -148,7 +150,7 @@ class TaskWork:
             return await zero_shot(
                 self.runner,
                 None,
-                [texts] if isinstance(texts, str) else list(texts),
+                several(texts),
                 labels,
                 call,
                 hypothesis_template=template,
@@ -183,7 +185,3 @@ class TaskWork:
     def _encoder(self) -> str:
         """What finds this model again."""
         return encoder_name(self.model.name, self.model.folder)
-
-
-def several(texts: str | Sequence[PromptLike]) -> list[PromptLike]:
-    return [texts] if isinstance(texts, str) else list(texts)
