@@ -32,7 +32,7 @@ class _Counted:
     """A SpendRecorder that counts the attempts that another one records."""
 
     def __init__(self, inner: SpendRecorder, attempts: Counter[str]) -> None:
-        self.reserve = inner.reserve
+        self.reserve, self.bounds = inner.reserve, inner.bounds
         self._inner, self._attempts = inner, attempts
 
     async def settle(self, hold: Hold, attempt: Attempt) -> int | None:

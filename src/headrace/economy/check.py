@@ -119,7 +119,7 @@ def _holds(ledger: Ledger) -> Iterator[str]:
 def _bills(ledger: Ledger, prices: PriceBook) -> Iterator[str]:
     """Entries that the same version of the price list billed otherwise."""
     for number, entry in ledger.entries(
-        "kind = 'attempt' AND status = 'measured' AND price_source = ?", (prices.version,)
+        "kind = 'attempt' AND status IN ('measured', 'disputed') AND price_source = ?", (prices.version,)
     ):
         lines = {
             posting.name: (posting.quantity, posting.nano_usd)
@@ -133,17 +133,20 @@ def _bills(ledger: Ledger, prices: PriceBook) -> Iterator[str]:
 
 
 def _notes(ledger: Ledger) -> Iterator[str]:
-    [(unpriced, estimated, nano, lost)] = _rows(
+    [(unpriced, estimated, nano, lost, disputed, doubted)] = _rows(
         ledger,
         """SELECT count(*) FILTER (WHERE kind = 'attempt' AND status = 'unpriced'),
             count(*) FILTER (WHERE status = 'estimated'),
             coalesce(sum(nano_usd) FILTER (WHERE status = 'estimated'), 0),
-            count(*) FILTER (WHERE kind = 'lost') FROM ledger_entries one
+            count(*) FILTER (WHERE kind = 'lost'), count(*) FILTER (WHERE status = 'disputed'),
+            coalesce(sum(nano_usd) FILTER (WHERE status = 'disputed'), 0) FROM ledger_entries one
             WHERE NOT EXISTS (SELECT 1 FROM ledger_entries later WHERE later.corrects = one.id)""",
     )
     if unpriced:
         yield f"{unpriced:,} attempts are unpriced: set [prices] and run `headrace spend rerate`"
     if estimated:
         yield f"{estimated:,} attempts are estimated, ${plain_usd(nano)} in sum: `headrace spend reconcile`"
+    if disputed:
+        yield f"{disputed:,} attempts are disputed, ${plain_usd(doubted)} in sum: their usage cannot be right"
     if lost:
         yield f"{lost:,} attempts were lost before they were booked: `headrace spend reconcile`"

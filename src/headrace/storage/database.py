@@ -62,6 +62,12 @@ class Database:
         with self.transaction() as connection:
             return connection.execute(sql, values).rowcount
 
+    def insert(self, sql: str, values: Sequence[Value] = ()) -> int:
+        """Run an INSERT … RETURNING of one row's number in its own transaction (or the enclosing one)."""
+        with self.transaction() as connection:
+            [(number,)] = connection.execute(sql, values).fetchall()
+        return number
+
     def execute_many(self, sql: str, rows: Sequence[Sequence[Value]]) -> None:
         """Run one statement for each of `rows`, in one transaction."""
         with self.transaction() as connection:
