@@ -175,6 +175,14 @@ def read_remote_model(name: str, entry: object, where: str) -> RemoteModelSettin
     return found
 
 
+def key_variables(tables: Mapping[str, object] | None) -> list[str]:
+    """The variables of the environment that tables of [providers] name for their keys."""
+    entries = [
+        cast("Mapping[str, object]", one) for one in (tables or {}).values() if isinstance(one, Mapping)
+    ]
+    return [name for entry in entries if isinstance(name := entry.get("api_key_env"), str)]
+
+
 def _read(kind: type[S], rows: Mapping[str, Setting], entry: object, where: str) -> S:
     if not isinstance(entry, Mapping):
         raise UsageError(f"{where} is no table")
