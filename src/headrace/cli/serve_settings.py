@@ -33,7 +33,7 @@ from headrace.workers.worker_loader import WorkerLoader
 LOG = logging.getLogger("headrace.cli")
 
 # Settings that a running server cannot change.
-FIXED_SETTINGS = ("host", "port", "store", "log_requests", "node_usd_per_hour")
+FIXED_SETTINGS = ("host", "port", "store", "ledger", "log_requests", "node_usd_per_hour")
 
 
 def run(

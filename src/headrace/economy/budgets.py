@@ -22,7 +22,7 @@ from headrace.economy.money import plain_usd, shown_usd
 from headrace.economy.quote import Quote
 from headrace.errors import BudgetExceeded, PriceUnknown
 from headrace.inference.attempts import Hold
-from headrace.storage.database import Database, Row
+from headrace.storage.sql_store import Row, SqlStore
 
 LEASE_S = 3600.0
 """How long a hold lasts whose holder cannot be asked: longer than attempts take."""
@@ -52,7 +52,7 @@ class Budgets:
 
     def __init__(
         self,
-        database: Database,
+        database: SqlStore,
         budgets: Sequence[SpendBudget],
         *,
         clock: Callable[[], float] = time.time,
@@ -62,9 +62,10 @@ class Budgets:
     ) -> None:
         self.budgets = tuple(budgets)
         self._database, self._ledger = database, Ledger(database)
-        self._clock, self._machine_clock = clock, machine_clock
+        self._clock, self._machine_clock = clock, database.shared_clock or machine_clock
         self._holder = (holder or this_process()).text
         self._lease_s = lease_s
+        self._is_shared = database.shared_clock is not None
 
     def covering(self, one: Attempted) -> list[SpendBudget]:
         """The budgets that an attempt counts for."""
@@ -108,14 +109,17 @@ class Budgets:
         now_s = self._machine_clock()
         with self._database.transaction():
             others = self.holds("holder != ? OR expires_s <= ?", (self._holder, now_s))
-            ended = {holder: has_ended(holder) for holder in {hold.holder for hold in others}}
+            ended = {
+                holder: has_ended(holder, is_shared=self._is_shared)
+                for holder in {hold.holder for hold in others}
+            }
             stale = [hold for hold in others if ended[hold.holder] or hold.expires_s <= now_s]
             for hold in stale:
                 self._ledger.add(_lost(hold, self._clock()), ())
                 self.release(hold.id)
         return len(stale)
 
-    def holds(self, where: str = "1", values: Sequence[float | str] = ()) -> list[StoredHold]:
+    def holds(self, where: str = "true", values: Sequence[float | str] = ()) -> list[StoredHold]:
         """Holds, oldest first."""
         if not self._database.exists:
             return []

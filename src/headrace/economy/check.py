@@ -57,11 +57,9 @@ def _rows(ledger: Ledger, sql: str) -> list[Any]:
 
 
 def _file(ledger: Ledger) -> Iterator[str]:
-    for (text,) in _rows(ledger, "PRAGMA quick_check(5)"):
-        if text != "ok":
-            yield f"the file is damaged: {text}"
-    there = {name for (name,) in _rows(ledger, "SELECT name FROM sqlite_master WHERE type = 'trigger'")}
-    for name in sorted(_TRIGGERS - there):
+    for text in ledger.database.damage():
+        yield f"the file is damaged: {text}"
+    for name in sorted(_TRIGGERS - ledger.database.triggers()):
         yield f"the trigger {name}, which keeps the ledger from being changed, is gone"
 
 
@@ -77,9 +75,9 @@ def _sums(ledger: Ledger) -> Iterator[str]:
         yield f"there are postings of entry {entry}, and no such entry"
     for entry, total, debits in _rows(
         ledger,
-        """SELECT id, nano_usd, (SELECT coalesce(sum(nano_usd), 0) FROM ledger_postings
+        """SELECT * FROM (SELECT id, nano_usd, (SELECT coalesce(sum(nano_usd), 0) FROM ledger_postings
             WHERE entry = one.id AND class != '') AS debits
-            FROM ledger_entries one WHERE nano_usd != debits""",
+            FROM ledger_entries one) summed WHERE nano_usd != debits""",
     ):
         yield f"entry {entry} says {total:,} nano-dollars, its postings {debits:,}"
 
@@ -111,7 +109,7 @@ def _holds(ledger: Ledger) -> Iterator[str]:
         ledger,
         """SELECT share.hold, budget, share.nano_usd, holds.nano_usd FROM hold_shares share
             LEFT JOIN holds ON holds.id = share.hold
-            WHERE share.nano_usd IS NOT coalesce(holds.nano_usd, 0)""",
+            WHERE share.nano_usd != coalesce(holds.nano_usd, 0) OR holds.id IS NULL""",
     ):
         yield f"hold {hold} of {nano} nano-dollars counts {share:,} for {budget!r}"
 

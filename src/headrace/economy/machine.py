@@ -25,7 +25,7 @@ from headrace.errors import StoreError
 from headrace.inference.call_context import CallContext
 from headrace.inference.handler import Batch, EventBatches, Handler, Unchanged
 from headrace.inference.requests import InferenceRequest
-from headrace.storage.database import Database
+from headrace.storage.sql_store import SqlStore
 
 LOG = logging.getLogger("headrace.economy")
 IDLE, MACHINE_TIME = "idle", "machine_time"
@@ -163,7 +163,7 @@ class MachineRecorder:
             LOG.error("%d nano-dollars of this machine are not booked: %s", total, error.message)
 
 
-def machine_recorder(database: Database, usd_per_hour: float) -> MachineRecorder | None:
+def machine_recorder(database: SqlStore, usd_per_hour: float) -> MachineRecorder | None:
     """The recorder of a machine with this price; None where it costs nothing."""
     if not usd_per_hour:
         return None

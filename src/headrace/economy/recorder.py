@@ -25,7 +25,7 @@ from headrace.economy.rates import Unpriced
 from headrace.economy.tiers import tier_of
 from headrace.errors import StoreBusy, StoreError
 from headrace.inference.attempts import Attempt, Hold, TokenCounts
-from headrace.storage.database import Database
+from headrace.storage.sql_store import SqlStore
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -44,7 +44,7 @@ class LedgerRecorder:
 
     def __init__(
         self,
-        database: Database,
+        database: SqlStore,
         prices: PriceBook,
         budgets: Sequence[SpendBudget] = (),
         *,

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from headrace.errors import StoreBusy, StoreError
 from headrace.storage.schema import MIGRATIONS
+from headrace.storage.sql_store import Row, Value
 
 BUSY_TIMEOUT_S = 1.0
 """How long a call waits for a lock of another process."""
@@ -22,8 +23,6 @@ TURN_TIMEOUT_S = 10.0
 """How long it waits for transactions of this process, of which each makes progress."""
 PRIVATE_MODE = 0o600
 
-Row = tuple[int | float | str | bytes | None, ...]
-Value = int | float | str | bytes | None
 LOG = logging.getLogger("headrace.storage")
 
 
@@ -43,6 +42,11 @@ class Database:
         self._reader: sqlite3.Connection | None = None
         self._owner: int | None = None  # the thread whose transaction is open
         self._busy = False  # the last call timed out
+
+    @property
+    def shared_clock(self) -> None:
+        """See `SqlStore.shared_clock`: whoever has the file is on this machine."""
+        return None
 
     @property
     def exists(self) -> bool:
@@ -98,6 +102,14 @@ class Database:
         """Remove deleted data also from the write-ahead log, unless another process reads just now."""
         with self._locked(self._writing):
             self._open_writer().execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def damage(self) -> list[str]:
+        """What is wrong with the file."""
+        return [str(text) for (text,) in self.query("PRAGMA quick_check(5)") if text != "ok"]
+
+    def triggers(self) -> set[str]:
+        """The names of the triggers that are there."""
+        return {str(name) for (name,) in self.query("SELECT name FROM sqlite_master WHERE type = 'trigger'")}
 
     def close(self) -> None:
         """Close the file; a later call reopens it."""

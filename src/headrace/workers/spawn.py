@@ -14,7 +14,7 @@ from msgspec import Struct
 
 SECRETS = re.compile(r"(^|_)((API)?KEYS?|TOKENS?|SECRETS?|PASSWORD|PASSWD|CREDENTIALS?)(_|$)", re.IGNORECASE)
 """Names of variables that a worker does not get: it computes, and calls nobody."""
-_hidden: set[str] = set()  # as the environment itself, of this process
+_hidden = {"HEADRACE_LEDGER"}  # as the environment itself, of this process
 
 
 TURNS_FILE_BYTES = 2**16
