@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import cProfile
+import importlib
 import json
 import multiprocessing
 import pstats
@@ -19,13 +20,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).parents[2] / "tests" / name) for name in ("providers", "api")]
+from headrace.api.app import create_app
+from headrace.config.sources import load_settings
 
-from fake import FakeModel  # noqa: E402  (of the tests)
-from fake_provider import delta, events, usage  # noqa: E402
+TESTS = Path(__file__).parents[2] / "tests"
+sys.path[:0] = [str(TESTS / name) for name in ("providers", "api")]
+fakes, fake_provider = importlib.import_module("fake"), importlib.import_module("fake_provider")
 
-from headrace.api.app import create_app  # noqa: E402
-from headrace.config.sources import load_settings  # noqa: E402
 
 ASK = {"role": "user", "content": "Say it."}
 BODY = {"model": "far", "messages": [ASK], "max_tokens": 100, "stream": True}
@@ -33,8 +34,9 @@ BODY = {"model": "far", "messages": [ASK], "max_tokens": 100, "stream": True}
 
 def provide(words: int, ready: Connection) -> None:
     """A provider that keeps connections, in a process of its own."""
-    chunks = [delta(content="word ") for _ in range(words)]
-    stream = events(*chunks, delta(finish="stop"), usage(9, words))
+    chunks = [fake_provider.delta(content="word ") for _ in range(words)]
+    end = fake_provider.delta(finish="stop"), fake_provider.usage(9, words)
+    stream = fake_provider.events(*chunks, *end)
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n" % len(stream)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -99,7 +101,7 @@ async def measure(port: int, folder: Path, arguments: argparse.Namespace) -> Non
     if arguments.budget:
         flags["budgets"] = {"all": {"usd_per_month": 1000}}
     settings = load_settings(flags, environ={}, folders=[])
-    app = create_app(FakeModel(), settings, None)  # type: ignore[arg-type]
+    app = create_app(fakes.FakeModel(), settings, None)  # type: ignore[arg-type]
     service = app.state.service
     service.serve_remote(settings, {"far": {"provider": "work"}})
     body = json.dumps(BODY).encode()
