@@ -107,6 +107,7 @@ class GenerateKeywords(SamplingKeywords, total=False):
     priority: int | None
     disable_additional_properties: bool | None
     guard: str | Sequence[str] | Mapping[str, Any] | None
+    explain: bool
 
 
 class ChatKeywords(GenerateKeywords, total=False):
