@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from headrace.inference.accounts import Account
 from headrace.inference.events import GuardVerdict, ParameterWarning
+from headrace.telemetry.explain import EngineTrace, Stage
 
 if TYPE_CHECKING:
     from headrace.engine.request import Usage
     from headrace.errors import HeadraceError
-    from headrace.telemetry.explain import EngineTrace, Stage
 
 
 HOPS = "x-headrace-hops"
@@ -51,8 +51,8 @@ class CallContext:
     reply_headers: dict[str, str] = field(default_factory=dict[str, str])
     hops: tuple[str, ...] = ()
     explain: bool = False
-    stages: list[Stage] = field(default_factory=list["Stage"])
-    traces: list[EngineTrace] = field(default_factory=list["EngineTrace"])
+    stages: list[Stage] = field(default_factory=list[Stage])
+    traces: list[EngineTrace] = field(default_factory=list[EngineTrace])
     ordered_elsewhere: bool = False
     """A provider's own order decides when this is computed, whatever priority was asked for."""
     error: HeadraceError | None = None

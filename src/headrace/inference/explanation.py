@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from headrace.inference.call_context import CallContext
-    from headrace.telemetry.explain import ExplainNode
+from headrace.inference.call_context import CallContext
+from headrace.telemetry.explain import ExplainNode, explain
 
 
 def explanation(call: CallContext) -> ExplainNode:
     """The tree of a call that ends now."""
-    from headrace.telemetry.explain import explain
-
     return explain(call.stages, call.traces, time.monotonic() - call.arrival_s)
