@@ -16,7 +16,15 @@ from headrace.bench.serve import http_client as client
 from headrace.bench.serve.http_client import Address, Exchange, finish, http_request
 
 __all__ = [
-    *("Exchange", "begin", "fetch", "finish", "jain", "percentile", "post", "processor_s", "served"),
+    "Exchange",
+    "begin",
+    "fetch",
+    "finish",
+    "jain",
+    "percentile",
+    "post",
+    "processor_s",
+    "served",
     "worker_processes",
 ]
 

@@ -8,8 +8,9 @@ gets a flood of texts, `batch` (mini again) a batch job of the tier flex. First 
 then all together; then single embeddings of about 32 tokens come beside saturated decodes. `--no-turns` is
 the same server whose models do not take turns over the cores. `--only decodes` runs the phases whose name has
 that word, each `--rounds` times in alternation, of which the mean is shown; `--no-drafts` turns speculation
-off, whose gain changes while it learns, and with it the tokens per second. `cpu_MODEL` is the processor time of
-a model's process, `cpu_server` that of the server's, `cpu_client` that of this one, each as a part of all cores.
+off, whose gain changes while it learns, and with it the tokens per second. `cpu_MODEL` is the processor time
+of a model's process, `cpu_server` that of the server's, `cpu_client` that of this one, each as a part of all
+cores.
 """
 
 from __future__ import annotations

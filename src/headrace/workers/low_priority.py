@@ -12,8 +12,8 @@ from typing import TypeVar
 T = TypeVar("T")
 
 NICE = 5
-"""Added to the priority of the process: a third of the processor time of a thread of normal priority beside it (Linux): the streams of other models
-hardly notice, and a worker still starts within seconds on a machine that is full."""
+"""Added to the priority of the process: a third of the processor time of a thread of normal priority beside
+it (Linux). The streams of other models hardly notice, and a worker starts within seconds on a full machine."""
 
 
 def in_low_priority(work: Callable[[], T]) -> T:
