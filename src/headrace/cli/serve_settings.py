@@ -109,6 +109,7 @@ def _reload(
     try:
         settings = read_settings()
         specs = read_specs(names, settings)
+        service.check_guards(settings, specs)
         service.serve_remote(settings, model_entries())
     except HeadraceError as error:
         LOG.error("settings are unchanged: %s", error.message)

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 NICE = 5
 """Added to the priority of the process: a third of the processor time of a thread of normal priority beside
-it (Linux). The streams of other models hardly notice, and a worker starts within seconds on a full machine."""
+it (Linux): streams of other models hardly notice, and a worker starts within seconds on a full machine."""
 
 
 def in_low_priority(work: Callable[[], T]) -> T:
