@@ -55,6 +55,11 @@ class GuardSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return stage in (("input", "output") if self.on is None else self.on)
 
     @property
+    def asks_a_model(self) -> bool:
+        """Whether a model reads each text."""
+        return self.kind in ("classifier", "topics")
+
+    @property
     def least(self) -> float:
         """The score from which the likeliest label counts."""
         return 0.5 if self.threshold is None else self.threshold
