@@ -101,7 +101,7 @@ class AttemptRun:
             await self._fail(error.failure)
 
     def obey(self, stops: dict[str, Callable[[int], None]]) -> None:
-        """End the answer of a remote target when all its prompts are stopped by `stops` (of `CallContext`)."""
+        """End the answer of a remote target when all its prompts are stopped by `CallContext.stops`."""
         if self._remote is not None:
             stops[self._request.id] = self._stopped.add
 
