@@ -10,11 +10,8 @@ import importlib
 import socket
 import sys
 
-from headrace.workers.low_priority import in_low_priority
-
 gc.disable()  # imported objects live forever, so collecting them is useless
-# Half a second of processor time, which would stall the streams of other models.
-worker = in_low_priority(lambda: importlib.import_module("headrace.workers.engine_server"))
+worker = importlib.import_module("headrace.workers.engine_server")
 gc.freeze()
 gc.enable()
 numbers = [int(argument) for argument in sys.argv[1:]]

@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn, cast
@@ -32,7 +31,6 @@ from headrace.errors import HeadraceError
 from headrace.loading.loader import start
 from headrace.loading.options import EngineOptions
 from headrace.loading.planned_model import PlannedModel, prepare
-from headrace.workers.low_priority import in_low_priority
 from headrace.workers.protocol import (
     BadFrame,
     Cancel,
@@ -128,7 +126,7 @@ class EngineServer:
             if not isinstance(order, PlanModel):
                 raise BadFrame("LoadModel came before a plan")
             try:
-                prepared = order.options, in_low_priority(partial(prepare, order.model, order.options))
+                prepared = order.options, prepare(order.model, order.options)
                 self._pipe.put(ModelPlanned(prepared[1].plan))
             except Exception as error:
                 self._pipe.put(ModelRejected(_typed(error)))
