@@ -43,6 +43,11 @@ class StepTimes:
         """Whether enough prefill was measured."""
         return len(self._kinds[1]) >= ENOUGH
 
+    @property
+    def any_known(self) -> bool:
+        """Whether any step was measured."""
+        return any(self._kinds)
+
     def note(self, work: StepWork, seconds: float) -> None:
         """A step took so long."""
         if seconds > 0:

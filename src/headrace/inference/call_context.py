@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from headrace.inference.events import GuardVerdict, ParameterWarning
 if TYPE_CHECKING:
     from headrace.engine.request import Usage
     from headrace.errors import HeadraceError
+    from headrace.telemetry.explain import EngineTrace, Stage
 
 
 HOPS = "x-headrace-hops"
@@ -30,7 +32,8 @@ class CallContext:
     `warnings`, `verdicts` (of guards: what replies, and a record of how a request was answered, show) and
     `reply_headers` (those that are known when the reply begins). `hops` are the servers that the request has
     passed. `booking_id` is the request's id in the ledger, which two calls never share; clients may send the
-    `request_id` of an earlier call again. `attempts` counts those that were made for it.
+    `request_id` of an earlier call again. `attempts` counts those that were made for it. With
+    `explain` handlers add `stages`, and `traces` of engines.
     """
 
     request_id: str
@@ -47,6 +50,9 @@ class CallContext:
     verdicts: list[GuardVerdict] = field(default_factory=list[GuardVerdict])
     reply_headers: dict[str, str] = field(default_factory=dict[str, str])
     hops: tuple[str, ...] = ()
+    explain: bool = False
+    stages: list[Stage] = field(default_factory=list["Stage"])
+    traces: list[EngineTrace] = field(default_factory=list["EngineTrace"])
     ordered_elsewhere: bool = False
     """A provider's own order decides when this is computed, whatever priority was asked for."""
     error: HeadraceError | None = None
@@ -61,6 +67,20 @@ class CallContext:
     def warn(self, param: str, message: str) -> None:
         """Add a warning: the parameter was accepted and has no effect, or another one than usual."""
         self.warnings.append(ParameterWarning(param, message))
+
+    @contextmanager
+    def stage(self, name: str, **detail: object) -> Generator[None]:
+        """Times what is done within, for EXPLAIN. From any thread."""
+        if not self.explain:
+            yield
+            return
+        from headrace.telemetry.explain import Stage
+
+        start_s = time.monotonic() - self.arrival_s
+        try:
+            yield
+        finally:
+            self.stages.append(Stage(name, start_s, time.monotonic() - self.arrival_s, detail))
 
     def when_ended(self, action: Callable[[], None]) -> None:
         """Do something when nothing is computed for this call any more."""

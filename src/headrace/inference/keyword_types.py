@@ -110,6 +110,7 @@ class GenerateKeywords(SamplingKeywords, total=False):
     slo: Mapping[str, float] | None
     disable_additional_properties: bool | None
     guard: str | Sequence[str] | Mapping[str, Any] | None
+    explain: bool
 
 
 class ChatKeywords(GenerateKeywords, total=False):

@@ -15,7 +15,7 @@ from headrace.inference.attempts import TokenCounts
 from headrace.inference.call_context import HOPS
 from headrace.inference.events import InferenceEvent, OutputDelta, PromptFinished
 from headrace.inference.requests import ChatRequest, CompletionRequest, GenerationRequest
-from headrace.providers.answer import Answer, MalformedAnswer, UnusableAnswer
+from headrace.providers.answer import MAX_PIECES, Answer, MalformedAnswer, UnusableAnswer
 from headrace.providers.bounds import choices_of, plausible
 from headrace.providers.dialect import Dialect, UpstreamReader, Warn
 from headrace.providers.failure import AttemptFailed, Failure, Kind, shown
@@ -69,6 +69,7 @@ class RemoteAttempt:
             self._reply = reply = await self._sent()
             reader = self._dialect.reader(self._request, self._target, answer, self._warn)
             held: list[OutputDelta] = []
+            count = 0
             async with aclosing(reply.events()) as pieces:
                 async for events in pieces:
                     for event in events:
@@ -80,6 +81,9 @@ class RemoteAttempt:
                         self.first_content_s = time.monotonic() - self._start_s
                     if self._check is not None or not answer.has_content:
                         held += deltas
+                        count += sum(len(delta.parts) for delta in deltas)
+                        if count > MAX_PIECES:
+                            raise MalformedAnswer(f"sent its answer in more than {MAX_PIECES:,} pieces")
                     elif deltas:
                         yield [*held, *deltas] if held else deltas
                         held = []

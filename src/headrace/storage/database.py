@@ -42,6 +42,7 @@ class Database:
         self._reader: sqlite3.Connection | None = None
         self._owner: int | None = None  # the thread whose transaction is open
         self._busy = False  # the last call timed out
+        self._timeouts: dict[int, float] = {}  # of connections, as they were last set
 
     @property
     def shared_clock(self) -> None:
@@ -55,7 +56,9 @@ class Database:
 
     def query(self, sql: str, values: Sequence[Value] = ()) -> list[Row]:
         """All rows of a SELECT."""
-        if self.path is None or self._owner == threading.get_ident():
+        if (own := self._own) is not None:
+            return own.execute(sql, values).fetchall()
+        if self.path is None:
             with self._locked(self._writing):
                 return self._open_writer().execute(sql, values).fetchall()
         with self._locked(self._reading):
@@ -63,6 +66,8 @@ class Database:
 
     def execute(self, sql: str, values: Sequence[Value] = ()) -> int:
         """Run one statement in its own transaction (or the enclosing one); returns how many rows changed."""
+        if (own := self._own) is not None:
+            return own.execute(sql, values).rowcount
         with self.transaction() as connection:
             return connection.execute(sql, values).rowcount
 
@@ -76,6 +81,12 @@ class Database:
         """Run one statement for each of `rows`, in one transaction."""
         with self.transaction() as connection:
             connection.executemany(sql, rows)
+
+    @property
+    def _own(self) -> sqlite3.Connection | None:
+        """The connection of the transaction that this thread has opened. What SQLite raises in it becomes a
+        typed error where the transaction ends."""
+        return self._writer if self._owner == threading.get_ident() else None
 
     @contextmanager
     def transaction(self) -> Generator[sqlite3.Connection]:
@@ -118,6 +129,7 @@ class Database:
                 if connection is not None:
                     connection.close()
             self._reader = self._writer = None
+            self._timeouts.clear()
 
     @contextmanager
     def _locked(self, lock: threading.RLock) -> Generator[None]:
@@ -142,7 +154,9 @@ class Database:
         return STILL_BUSY_TIMEOUT_S if self._busy else BUSY_TIMEOUT_S
 
     def _set_timeout(self, connection: sqlite3.Connection) -> None:
-        connection.execute(f"PRAGMA busy_timeout = {round(self._timeout_s * 1000)}")
+        if self._timeouts.get(id(connection)) != self._timeout_s:
+            connection.execute(f"PRAGMA busy_timeout = {round(self._timeout_s * 1000)}")
+            self._timeouts[id(connection)] = self._timeout_s
 
     def _busy_error(self, cause: str) -> StoreBusy:
         return StoreBusy(f"the store {self._name} is busy ({cause}): try again in a moment", reason="store")

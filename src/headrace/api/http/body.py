@@ -29,6 +29,7 @@ Body = TypeVar("Body", bound="RequestBody")
 Part = TypeVar("Part", bound=Struct)
 
 MAX_WHOLE_FLOATS = 16  # which are integers to JSON Schema, each of which costs a pass over the body
+EXPLAIN = "the reply has a field explain: what was done, the seconds of each part, and those predicted"
 NAMED_BYTES = 2**20
 """In larger bodies a key that is there twice is not looked for: that would take a second."""
 
@@ -55,6 +56,7 @@ class RequestBody(Struct, kw_only=True, forbid_unknown_fields=True):
     parts: ClassVar[Mapping[str, type[RequestBody]]] = {}
     more_schema: ClassVar[Json] = {}
     unsupported_text: ClassVar[str] = "{name} is not supported yet, leave it out"
+    explain: Annotated[bool, Meta(description=EXPLAIN)] | None = None
 
     def warnings(self) -> list[ParameterWarning]:
         """Warnings for values without effect; raises InvalidRequest for what contradicts itself."""
@@ -85,6 +87,7 @@ def checked_body(kind: type[Body], data: bytes, call: CallContext) -> Body:
     _refuse_key_twice(data, content)
     body, warnings = checked(kind, content)
     call.warnings += warnings
+    call.explain = call.explain or bool(body.explain)
     return body
 
 
