@@ -62,6 +62,7 @@ def create_app(
         served = ModelManager.fixed(served, spec)
     service = Service(served, settings)
     service.serve_remote(settings, remote or {})
+    service.check_guards(settings, [entry.spec for entry in served.entries])
     endpoints = find_endpoints(headrace.api)
 
     @asynccontextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
@@ -34,10 +34,11 @@ from headrace.storage.aliases import Aliases
 from headrace.storage.database import Database
 from headrace.storage.ledger_store import ledger_store
 from headrace.tasks.guards.handler import GuardHandler
-from headrace.tasks.guards.settings import read_guards
+from headrace.tasks.guards.settings import check_served, read_guards
 from headrace.tasks.moderation import read_moderation
 from headrace.telemetry.request_metrics import ModelMetrics
 from headrace.workers.model_manager import ModelManager
+from headrace.workers.model_spec import ModelSpec
 
 if TYPE_CHECKING:
     from headrace.engine.client import LoadedModel
@@ -103,6 +104,16 @@ class Service:
         self.local.tool_format = settings.tool_format
         self.guards.guards = read_guards(settings.guards)
         self.moderation = read_moderation(settings.moderation)
+
+    def check_guards(self, settings: Settings, specs: Sequence[ModelSpec]) -> None:
+        """UsageError where a guard's model is none of `specs` and cannot be loaded on demand either."""
+        policy = self.models.policy
+        known = {name for spec in specs for name in (spec.name, *spec.aliases)} | self.sources.aliases.keys()
+
+        def serves(name: str) -> bool:
+            return name in known or policy.any_name or policy.load_on_demand(name) is not None
+
+        check_served(read_guards(settings.guards), serves, ", ".join(repr(spec.name) for spec in specs))
 
     def serve_remote(self, settings: Settings, entries: Mapping[str, object]) -> None:
         """Serve the remote models among the entries of [models] from now on; UsageError."""

@@ -89,6 +89,7 @@ class Attempts:
         run = await self._committed()
         try:
             self._note(run, run.first)
+            run.obey(self._call.stops)
             yield [Started()]
             yield run.first
             async with aclosing(run.rest()) as rest:

@@ -25,6 +25,7 @@ from headrace.inference.requests import (
     ReasoningSettings,
     ScalingSettings,
 )
+from headrace.inference.urgency import read_targets, urgency
 from headrace.sampling.params import SamplingParams, with_defaults
 from headrace.storage.keys import KeyLimits
 
@@ -37,7 +38,8 @@ Messages = Sequence[Mapping[str, object]]
 CHAT = ("tools", "tool_choice", "parallel_tool_calls", "tool_format", "template_variables")
 REASONING = ("reasoning_effort", "thinking_token_budget", "min_thinking_tokens", "thinking_continuation")
 SCALING = ("vote", "best_by", "max_total_tokens")
-REQUEST = ("deadline_s", "priority", "disable_additional_properties")
+REQUEST = ("deadline_s", "disable_additional_properties")
+URGENCY = ("priority", "service_tier", "slo")
 GUARD, EXPLAIN = "guard", "explain"
 _LISTS = (
     *("stop", "stop_token_ids", "allowed_token_ids"),
@@ -63,14 +65,14 @@ _PARAMS = frozenset(SamplingParams.__struct_fields__)
 
 def completion_request(prompt: PromptLike, given: Mapping[str, Any]) -> CompletionRequest:
     """A text or token ids to continue. Raises InvalidRequest for an unknown keyword."""
-    known = _PARAMS | CONSTRAINTS.keys() | {*SCALING, *REQUEST, GUARD, EXPLAIN}
+    known = _PARAMS | CONSTRAINTS.keys() | {*SCALING, *REQUEST, *URGENCY, GUARD, EXPLAIN}
     check_known("generate", given, known)
     return CompletionRequest(prompts=(as_prompt(prompt),), **_generation(given))
 
 
 def chat_request(messages: Messages, given: Mapping[str, Any]) -> ChatRequest:
     """Messages to answer. Raises InvalidRequest for an unknown keyword."""
-    known = _PARAMS | CONSTRAINTS.keys() | {*SCALING, *REQUEST, GUARD, EXPLAIN, *CHAT, *REASONING}
+    known = _PARAMS | CONSTRAINTS.keys() | {*SCALING, *REQUEST, *URGENCY, GUARD, EXPLAIN, *CHAT, *REASONING}
     check_known("chat", given, known)
     effort, budget, least, continuation = (given.get(name) for name in REASONING)
     return ChatRequest(
@@ -93,11 +95,17 @@ def chat_request(messages: Messages, given: Mapping[str, Any]) -> ChatRequest:
 
 
 def embedding_request(
-    inputs: Sequence[PromptLike], dimensions: int | None, prompt_name: str | None = None
+    inputs: Sequence[PromptLike],
+    dimensions: int | None,
+    prompt_name: str | None = None,
+    *,
+    truncate: bool = False,
 ) -> EmbeddingRequest:
     """Texts or token ids whose vectors are wanted."""
     texts = tuple(as_prompt(one) for one in inputs)
-    return EmbeddingRequest(id=new_id(), inputs=texts, dimensions=dimensions, prompt_name=prompt_name)
+    return EmbeddingRequest(
+        id=new_id(), inputs=texts, dimensions=dimensions, prompt_name=prompt_name, truncate=truncate
+    )
 
 
 def at_a_time(requests: Sequence[GenerationRequest], model: LoadedModel) -> int:
@@ -155,6 +163,8 @@ def _generation(given: Mapping[str, Any]) -> dict[str, Any]:
         "constraint": _constraint(given),
         "scaling": ScalingSettings(**scaling) if scaling else None,
         "guards": _guard_names(given.get(GUARD)),
+        "priority": urgency(given.get("priority"), given.get("service_tier")),
+        "slo": read_targets(given.get("slo")),
         **{name: given[name] for name in REQUEST if given.get(name) is not None},
     }
 

@@ -53,6 +53,7 @@ class RemoteAttempt:
         self.was_sent = False
         self._body = b""
         self._reply: UpstreamReply | None = None
+        self._answer: Answer | None = None
         self._start_s = time.monotonic()
 
     async def batches(self) -> AsyncGenerator[Sequence[InferenceEvent]]:
@@ -61,7 +62,7 @@ class RemoteAttempt:
         Raises AttemptFailed. Nothing of an answer that has to be checked comes before it is whole.
         """
         use = self._request.tools if isinstance(self._request, ChatRequest) else None
-        answer = Answer(choices_of(self._request), use, self._warn)
+        self._answer = answer = Answer(choices_of(self._request), use, self._warn)
         reader: UpstreamReader | None = None
         reply: UpstreamReply | None = None
         try:
@@ -102,6 +103,11 @@ class RemoteAttempt:
                 self.usage, self.fingerprint = reader.usage, reader.fingerprint
             if reply is not None:
                 await reply.close()
+
+    def cut(self) -> list[InferenceEvent]:
+        """The last events of an answer that was closed before its end: what each prompt comes to."""
+        assert self._answer is not None
+        return self._prompts_finished(self._usage(self._answer, self.usage)[0])
 
     @property
     def plausible(self) -> TokenCounts | None:
@@ -145,16 +151,16 @@ class RemoteAttempt:
                 is_call = any(isinstance(part, CallStart) for part in parts)
                 if one.reason == "stop" and not is_call:
                     self._check("".join(part.text for part in parts if isinstance(part, Text)))
+        return [*ended, *self._prompts_finished(usage)]
+
+    def _prompts_finished(self, usage: Usage) -> list[InferenceEvent]:
         first_s = self.first_content_s
         total_s = time.monotonic() - self._start_s
         timing = Timing(0.0, total_s if first_s is None else first_s, total_s)
         prompts = len(self._request.prompts) if isinstance(self._request, CompletionRequest) else 1
         seed = self._request.sampling.get("seed")
         nothing = Usage(0, 0, 0)
-        return [
-            *ended,
-            *(PromptFinished(at, usage if at == 0 else nothing, timing, seed) for at in range(prompts)),
-        ]
+        return [PromptFinished(at, usage if at == 0 else nothing, timing, seed) for at in range(prompts)]
 
     def _usage(self, answer: Answer, reported: ReportedUsage) -> tuple[Usage, int]:
         """Counts for the reply, and those of reasoning; estimates where the provider reports nothing."""

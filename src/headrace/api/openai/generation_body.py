@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from msgspec import Meta, Struct, defstruct
 
@@ -26,11 +26,12 @@ from headrace.api.openai.response_format import (
     STRUCTURED_OUTPUTS,
     constraint_of,
 )
-from headrace.engine.turns import BATCH_PRIORITY, Tier, tier_of
+from headrace.engine.turns import Tier, tier_of
 from headrace.errors import InvalidRequest
 from headrace.grammar.constraint import Constraint
 from headrace.inference.call_context import CallContext
 from headrace.inference.events import ParameterWarning
+from headrace.inference.urgency import ServiceTier, urgency
 from headrace.sampling.params import PARAMETERS
 
 NO_EFFECT: Mapping[str, Values] = {
@@ -92,9 +93,6 @@ TOOLS = {
 # `logprobs` means something else to each endpoint.
 SAMPLING = {name: name for name in PARAMETERS if name != "logprobs"}
 
-ServiceTier = Literal["auto", "default", "flex", "priority"]
-TIER_PRIORITY = {"priority": -1, "flex": BATCH_PRIORITY}
-"""Of OpenAI's tiers that are another class than the default one."""
 Priority = Annotated[int, Meta(ge=-1_000_000, le=1_000_000)]
 Deadline = Annotated[float, Meta(gt=0)]
 
@@ -132,19 +130,6 @@ else:
         kw_only=True,
         namespace={"__doc__": "A body with a field for each sampling parameter."},
     )
-
-
-def urgency(priority: int | None, service_tier: str | None) -> int:
-    """The priority of a request that may name a service tier instead. InvalidRequest where both say
-    something."""
-    of_tier = TIER_PRIORITY.get(service_tier or "")
-    if priority is not None and of_tier is not None:
-        raise InvalidRequest(
-            f"priority {priority} and service_tier '{service_tier}' both say how urgent the request is: "
-            "send one",
-            param="service_tier",
-        )
-    return priority or of_tier or 0
 
 
 def granted_tier(priority: int, call: CallContext) -> str:
