@@ -69,6 +69,7 @@ class ServerMiddleware:
             path=scope["path"],
             account=self._keys.everybody,
             hops=_hops(headers.get(HOPS, "")),
+            no_store="no-store" in headers.get("cache-control", "").lower(),
         )
         if "anthropic-version" in headers and call.path.startswith("/v1/models"):
             call.surface = MESSAGES_PATH  # this path is of two surfaces
