@@ -29,8 +29,8 @@ _NEGATIONS = frozenset(
     word
     for line in (
         "no not never none without except nothing nor neither cannot unless isn't aren't wasn't don't",
-        "doesn't didn't won't can't couldn't shouldn't wouldn't non kein keine nicht nie ohne pas jamais sans nunca",
-        "sin não nao nem",
+        "doesn't didn't won't can't couldn't shouldn't wouldn't non kein keine nicht nie ohne pas",
+        "jamais sans nunca sin não nao nem",
     )
     for word in line.split()
 )
