@@ -20,7 +20,7 @@ from cached import Cached, Echo, chat
 async def main():
     cached = Cached(Echo(), Path(sys.argv[1]))
     for number in range(100_000):
-        await cached.ask(chat(f"{number} " + "word " * 50))
+        await cached.ask(chat(f"{sys.argv[3]} {number} " + "word " * 50))
         print(number, flush=True)
 asyncio.run(main())
 """
@@ -30,7 +30,8 @@ def test_kill_during_inserts_leaves_whole_answers(tmp_path: Path) -> None:
     path = tmp_path / "c.sqlite3"
     for round in range(4):
         child = subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(path), str(Path(__file__).parent)], stdout=subprocess.PIPE
+            [sys.executable, "-c", WRITER, str(path), str(Path(__file__).parent), str(round)],
+            stdout=subprocess.PIPE,
         )
         assert child.stdout is not None
         child.stdout.readline()

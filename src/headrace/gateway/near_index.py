@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
 WORD = 64
+BLOCK = 32 * 1024
 MAX_COMPARED = 4096
 """Vectors that are compared exactly. Where the signs leave more, the nearest by signs."""
 
@@ -33,6 +34,7 @@ class NearIndex:
         self._signs = np.zeros((size // WORD, 64), np.uint64)  # a row for each word of all vectors
         self._codes = np.zeros((64, size), np.int8)
         self._scales = np.zeros(64, np.float32)
+        self._words = np.empty(BLOCK, np.uint64)
 
     def __len__(self) -> int:
         return self._count
@@ -76,8 +78,12 @@ class NearIndex:
 
     def _like(self, signs: NDArray[np.uint64], least: float) -> NDArray[np.intp]:
         differing = np.zeros(self._count, np.uint16)
-        for row, word in zip(self._signs, signs, strict=True):
-            differing += _bits(row[: self._count] ^ word)
+        for start in range(0, self._count, BLOCK):  # what is written for a block stays in the core's cache
+            block = self._signs[:, start : min(start + BLOCK, self._count)]
+            words, places = self._words[: block.shape[1]], differing[start : start + BLOCK]
+            for row, word in zip(block, signs, strict=True):
+                np.bitwise_xor(row, word, out=words)
+                places += _bits(words)
         part = math.acos(max(-1.0, min(1.0, least))) / math.pi
         most = self.size * part + 4 * math.sqrt(self.size * part * (1 - part)) + 1
         places = np.flatnonzero(differing <= most)
