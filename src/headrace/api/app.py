@@ -71,6 +71,8 @@ def create_app(
         async with runner.serving():
             yield
         await service.responses.close()
+        if service.caching is not None:
+            await service.caching.close()
         await service.remote.close()
         service.close()
 

@@ -17,6 +17,8 @@ from headrace.api.http.body_memory import BodyMemory
 from headrace.api.http.call_context import HttpCall
 from headrace.api.http.request_log import RequestLog
 from headrace.api.remote_models import RemoteModels
+from headrace.api.response_caching import ResponseCaching
+from headrace.config.cache_settings import read_cache
 from headrace.config.settings import Settings
 from headrace.economy.machine import MachineHandler, machine_recorder
 from headrace.errors import StoreError
@@ -69,20 +71,41 @@ class Service:
         self.ledger = ledger_store(self.database, settings.ledger)
         self._machine = machine_recorder(self.ledger, settings.node_usd_per_hour)
         local = self.local if self._machine is None else MachineHandler(self.local, self._machine)
+        self.caching = self._caching(settings)
+        local = local if self.caching is None else self.caching.local(local)
         self.remote = RemoteModels(local, self.database, models.serves, self.ledger)
         self.metrics.attempts = self.remote.attempts
+        if self.caching is not None:
+            self.metrics.answers = self.caching.cache.counts
+            self.metrics.answer_tokens = self.caching.cache.saved_tokens
         self.gate = AdmissionGate(
             settings.max_concurrent_requests, settings.max_queued_tokens, lambda: self.local.queued_tokens
         )
         self.gate.starting = models.default.model is None
         inner = ModelRunner(local, self.sources, self._model_threads)
-        self.guards = GuardHandler(self.remote.handler, read_guards(settings.guards), inner)
+        self.guards = GuardHandler(self._answering, read_guards(settings.guards), inner)
         self.moderation = read_moderation(settings.moderation)
         self.handler: Handler = build_chain(self.guards, self.gate)
         self.runner = ModelRunner(self.handler, self.sources, self._model_threads)
         self._log = RequestLog(self.database, self.metrics) if settings.log_requests else None
         self.bodies = BodyMemory()
         self.read_aliases()
+
+    def _caching(self, settings: Settings) -> ResponseCaching | None:
+        found = read_cache(settings.cache)
+        if found is None:
+            return None
+        return ResponseCaching(
+            *(found, settings.store_file, self.sources),
+            tool_format=lambda: self.local.tool_format,
+            is_idle=lambda: not self.local.runs,
+        )
+
+    @property
+    def _answering(self) -> Handler:
+        """What answers requests: remote models and those of this machine, until the next update."""
+        handler = self.remote.handler
+        return handler if self.caching is None else self.caching.remote(handler, self.remote.find)
 
     def read_aliases(self) -> None:
         """Take over the store's aliases. Reads the store: not for the event loop."""
@@ -118,7 +141,7 @@ class Service:
     def serve_remote(self, settings: Settings, entries: Mapping[str, object]) -> None:
         """Serve the remote models among the entries of [models] from now on; UsageError."""
         self.remote.update(settings, entries)
-        self.guards.inner = self.remote.handler
+        self.guards.inner = self._answering
         self.models.elsewhere = [route.name for route in self.remote.routes]
 
     def metrics_of(self, name: str) -> ModelMetrics:

@@ -135,6 +135,15 @@ class RemoteModelSettings(Struct, frozen=True, kw_only=True):
             shown_default="false",
         ),
     ] = False
+    cache: Annotated[
+        bool,
+        Setting(
+            help="with [cache]: keep its answers to requests with temperature 0 and give them again; a "
+            "provider might answer otherwise the next time",
+            values=SWITCH,
+            shown_default="false",
+        ),
+    ] = False
     drop: Annotated[
         tuple[str, ...],
         Setting(

@@ -158,6 +158,14 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
             shown_default="none",
         ),
     ] = None
+    cache: Annotated[
+        Mapping[str, object] | None,
+        Setting(
+            help='keep answers and give them again, such as {"exact": "auto", "near": "draft", "ttl": "7d"}',
+            values=OBJECT,
+            shown_default="none",
+        ),
+    ] = None
     node_usd_per_hour: Annotated[
         float,
         Setting(

@@ -55,6 +55,8 @@ class CallContext:
     traces: list[EngineTrace] = field(default_factory=list[EngineTrace])
     ordered_elsewhere: bool = False
     """A provider's own order decides when this is computed, whatever priority was asked for."""
+    no_store: bool = False
+    """The client has said that its answer must not be kept (`cache-control: no-store`)."""
     error: HeadraceError | None = None
     running: list[asyncio.Future[None]] = field(default_factory=list["asyncio.Future[None]"])
     """Resolve when what was cancelled has really ended, which a client need not wait for."""

@@ -6,7 +6,7 @@ import logging
 import os
 import sqlite3
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -34,8 +34,9 @@ class Database:
     it raises StoreBusy. Every other failure of SQLite (disk full, file damaged) raises StoreError.
     """
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, migrations: Mapping[str, Sequence[str]] = MIGRATIONS) -> None:
         self.path = path
+        self._migrations = migrations
         self._writing = threading.RLock()
         self._reading = threading.RLock() if path else self._writing
         self._writer: sqlite3.Connection | None = None
@@ -190,7 +191,7 @@ class Database:
                 connection.execute("PRAGMA synchronous = NORMAL")
                 connection.execute("PRAGMA foreign_keys = ON")
                 connection.execute("PRAGMA secure_delete = ON")  # overwrite deleted data with zeros
-                _migrate(connection)
+                _migrate(connection, self._migrations)
             else:
                 connection.execute("PRAGMA query_only = ON")
         except BaseException:
@@ -218,30 +219,30 @@ def open_private(path: Path) -> None:
         path.chmod(PRIVATE_MODE)
 
 
-def _migrate(connection: sqlite3.Connection) -> None:
+def _migrate(connection: sqlite3.Connection, migrations: Mapping[str, Sequence[str]]) -> None:
     """Run the migrations that this file has not seen. Raises StoreError if a newer version wrote it.
 
     A file that has seen all is only read: another process may be writing.
     """
-    if _missing(connection):
+    if _missing(connection, migrations):
         connection.execute("BEGIN IMMEDIATE")
         connection.execute("CREATE TABLE IF NOT EXISTS migrations (name TEXT PRIMARY KEY)")
-        for name in _missing(connection):  # again: another process may have been faster
-            for statement in MIGRATIONS[name]:
+        for name in _missing(connection, migrations):  # again: another process may have been faster
+            for statement in migrations[name]:
                 connection.execute(statement)
             connection.execute("INSERT INTO migrations VALUES (?)", (name,))
         connection.execute("COMMIT")
 
 
-def _missing(connection: sqlite3.Connection) -> list[str]:
+def _missing(connection: sqlite3.Connection, migrations: Mapping[str, Sequence[str]]) -> list[str]:
     """The migrations that the file has not seen, in order."""
     seen: set[str] = set()
     if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'migrations'").fetchall():
         seen = {name for (name,) in connection.execute("SELECT name FROM migrations")}
-    unknown = seen - set(MIGRATIONS)
+    unknown = seen - set(migrations)
     if unknown:
         raise StoreError(
             f"the store was written by a newer version ({', '.join(sorted(unknown))} is not known here): "
             "update Headrace or name another --store"
         )
-    return [name for name in MIGRATIONS if name not in seen]
+    return [name for name in migrations if name not in seen]

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, Struct, field
 
-from headrace.api.http.body import GuardNames, RequestBody, SloBody, Values
+from headrace.api.http.body import CacheField, GuardNames, RequestBody, SloBody, Values
 from headrace.api.http.sampling_fields import bounds
 from headrace.errors import InvalidRequest
 from headrace.inference.events import ParameterWarning
@@ -273,3 +273,4 @@ class MessageBody(PromptBody, kw_only=True):
     service_tier: Literal["auto", "standard_only"] | None = None
     slo: SloBody | None = None
     guard: GuardNames = None
+    cache: CacheField = None

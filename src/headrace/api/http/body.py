@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Annotated, Any, ClassVar, TypeVar, cast
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
 
 import msgspec
 from msgspec import Meta, Struct
@@ -20,6 +20,7 @@ from headrace.engine.request import Targets
 from headrace.errors import InvalidRequest
 from headrace.inference.call_context import CallContext
 from headrace.inference.events import ParameterWarning
+from headrace.inference.requests import CacheUse
 from headrace.json_text import has_key_twice, key_twice
 
 Json = dict[str, Any]
@@ -183,6 +184,20 @@ GuardNames = Annotated[str | list[str] | None, Meta(description="Names of config
 def guard_names(given: str | list[str] | None) -> tuple[str, ...]:
     """One or several as several."""
     return (given,) if isinstance(given, str) else tuple(given or ())
+
+
+CacheField = Annotated[
+    bool | Literal["near"] | None,
+    Meta(
+        description="false: the answer is neither kept nor taken from the response cache; "
+        "near: where the server allows it, the answer to a similar question will do."
+    ),
+]
+
+
+def cache_use(given: bool | Literal["near"] | None) -> CacheUse:
+    """What the response cache may do for a request."""
+    return "near" if given == "near" else "off" if given is False else "auto"
 
 
 class SloBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

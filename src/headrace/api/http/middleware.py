@@ -71,6 +71,7 @@ class ServerMiddleware:
             account=self._keys.everybody,
             hops=_hops(headers.get(HOPS, "")),
             explain=headers.get(HEADER, "").lower() in ("1", "true"),
+            no_store="no-store" in headers.get("cache-control", "").lower(),
         )
         if "anthropic-version" in headers and call.path.startswith("/v1/models"):
             call.surface = MESSAGES_PATH  # this path is of two surfaces

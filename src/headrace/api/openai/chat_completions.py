@@ -179,6 +179,7 @@ class ChatBody(ScalingBody, kw_only=True):
             deadline_s=self.deadline_s,
             slo=targets_of(self.slo),
             guards=self.guards,
+            cache=self.cache_use,
             messages=tuple(messages_from_openai(self.messages)),
             tools=tool_use_from_openai(self.tools, self.tool_choice, self.parallel_tool_calls),
             reasoning=self._reasoning_settings(),

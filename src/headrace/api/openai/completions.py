@@ -55,6 +55,7 @@ class CompletionBody(ScalingBody, kw_only=True):
             deadline_s=self.deadline_s,
             slo=targets_of(self.slo),
             guards=self.guards,
+            cache=self.cache_use,
             prompts=read_prompts(self.prompt, "prompt"),
             suffix=self.suffix,
             sampling=self.sampling(**{"max_tokens": max_tokens} | self._logprobs() | self.computed),

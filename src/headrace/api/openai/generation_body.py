@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from msgspec import Meta, Struct, defstruct
 
 from headrace.api.http.body import (
+    CacheField,
     GuardNames,
     RequestBody,
     SloBody,
     Values,
+    cache_use,
     converted,
     guard_names,
     loose,
@@ -31,6 +33,7 @@ from headrace.errors import InvalidRequest
 from headrace.grammar.constraint import Constraint
 from headrace.inference.call_context import CallContext
 from headrace.inference.events import ParameterWarning
+from headrace.inference.requests import CacheUse
 from headrace.inference.urgency import ServiceTier, urgency
 from headrace.sampling.params import PARAMETERS
 
@@ -162,6 +165,7 @@ class GenerationBody(SamplingBody):
     disable_additional_properties: Annotated[bool, Meta(description=CLOSED_OBJECTS)] | None = None
     slo: SloBody | None = None
     guard: GuardNames = None
+    cache: CacheField = None
     grammar: str | None = None
     json_schema: Annotated[Any, loose(SCHEMA_OR_TEXT)] = None
 
@@ -186,6 +190,11 @@ class GenerationBody(SamplingBody):
     def guards(self) -> tuple[str, ...]:
         """The guards that are named."""
         return guard_names(self.guard)
+
+    @property
+    def cache_use(self) -> CacheUse:
+        """What the response cache may do."""
+        return cache_use(self.cache)
 
     def constraint(self, *, after: str | None = None) -> Constraint | None:
         """What the output must match, after the text `after`; from whichever parameter for it was given."""

@@ -235,6 +235,7 @@ class ResponseBody(GenerationBody, kw_only=True):
             deadline_s=self.deadline_s,
             slo=targets_of(self.slo),
             guards=self.guards,
+            cache=self.cache_use,
             sampling=self.sampling(**more),
             constraint=self.constraint(),
             disable_additional_properties=self.disable_additional_properties is not False,
