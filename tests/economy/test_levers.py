@@ -63,6 +63,8 @@ def traffic(count: int = 60) -> list[LeverCall]:
             kind="chat",
             prompt=shared + tuple(random.integers(0, 1000, int(random.integers(5, 80))).tolist()),
             output=int(random.integers(1, 40)),
+            small_prompt=tuple(random.integers(0, 1000, 30).tolist()),
+            small_output=20,
             repeats=index % 7 == 6,
             is_near=index % 5 == 4,
             by_small=index % 2 == 0,

@@ -35,9 +35,9 @@ class LeverQuality(Struct, frozen=True, kw_only=True):
 
 
 class LeverLine(Struct, frozen=True, kw_only=True):
-    """One lever: what it saves, in nano-dollars and with the limits of the 95 % interval as shares of the cost
-    without levers; what it saves alone, and what is lost without it; the cost when it is switched on after
-    those before it."""
+    """One lever: what it saves, in nano-dollars and with the limits of the 95 % interval as shares of the
+    cost without levers; what it saves alone, and what is lost without it; the cost when it is switched on
+    after those before it."""
 
     name: str
     saves_nano: int
@@ -83,7 +83,8 @@ def lever_bill(
     missing = [name for name in levers if name in LOSSY and name not in qualities]
     if missing:
         raise InvalidRequest(
-            f"{', '.join(missing)} may change answers and has no measured quality: measure it, or leave it out",
+            f"{', '.join(missing)} may change answers and has no measured quality: measure it, or leave out "
+            "the lever",
             param="levers",
         )
     found = shapley_values(levers, game.cost)

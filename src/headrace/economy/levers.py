@@ -1,4 +1,4 @@
-"""What makes recorded traffic cheaper, each as something that a run has or has not; and what a run then costs.
+"""What makes recorded traffic cheaper, each as something that a run has or has not, and what a run costs.
 
 `plan` decides what is left to compute where exactly some levers are on. `lever_cost` computes it in the
 simulator; `savings/engine_run.py` gives the same plan to real engines.
@@ -18,14 +18,9 @@ from headrace.economy.replay import ReplayJob, StepSpeed, replay
 from headrace.economy.shapley import Levers
 
 LARGE, SMALL = "large", "small"
-BATCHING, PREFIX, EXACT, NEAR, ROUTING, STUDENT, QUANTIZATION, KV_QUANTIZATION, SPECULATION, HEDGING, NOOP = (
-    "batching",
-    "prefix cache",
-    "exact cache",
-    "near drafts",
-    "routing",
-    "student",
-) + ("quantization", "KV quantization", "speculation", "hedging", "no-op")
+BATCHING, PREFIX, EXACT, NEAR = "batching", "prefix cache", "exact cache", "near drafts"
+ROUTING, STUDENT, SPECULATION, HEDGING = "routing", "student", "speculation", "hedging"
+QUANTIZATION, KV_QUANTIZATION, NOOP = "quantization", "KV quantization", "no-op"
 LEVERS = (
     *(BATCHING, PREFIX, QUANTIZATION, KV_QUANTIZATION, EXACT, ROUTING, STUDENT),
     *(SPECULATION, NEAR, HEDGING, NOOP),
@@ -41,19 +36,26 @@ HEDGED_SHARE = 0.05
 class LeverCall(Struct, frozen=True, kw_only=True):
     """A recorded request with what is known of it.
 
-    `prompt` are tokens of the small model, `output` the tokens of its answer. `repeats` says that an equal
-    deterministic request came before, `is_near` that one with nearly the same meaning did, whose answer can be
-    the draft. `by_small` and `by_student` say that their score is above its certified threshold.
+    `prompt` and `output` are the tokens for the large model, `small_prompt` and `small_output` those for the
+    small one, which was trained for its tasks and needs no instruction. `repeats` says that an equal
+    deterministic request came before, `is_near` that one with nearly the same meaning did, whose answer can
+    be the draft. `by_small` and `by_student` say that their score is above its certified threshold.
     """
 
     at_s: float
     kind: str
     prompt: tuple[int, ...]
     output: int
+    small_prompt: tuple[int, ...] = ()
+    small_output: int = 0
     repeats: bool = False
     is_near: bool = False
     by_small: bool = False
     by_student: bool = False
+
+    def work(self, model: str) -> tuple[tuple[int, ...], int]:
+        """The prompt and the tokens of the answer of a model."""
+        return (self.prompt, self.output) if model == LARGE else (self.small_prompt, self.small_output)
 
 
 class LeverSpeeds(Struct, frozen=True, kw_only=True):
@@ -116,7 +118,9 @@ def plan(calls: Sequence[LeverCall], levers: Levers, speeds: LeverSpeeds) -> lis
             PlannedCall(
                 call=index,
                 model=model,
-                cached=_cached(call.prompt, pages[model], speeds.page_tokens) if PREFIX in levers else 0,
+                cached=_cached(call.work(model)[0], pages[model], speeds.page_tokens)
+                if PREFIX in levers
+                else 0,
                 drafts=SPECULATION in levers and model == SMALL,
                 near=near and call.is_near,
                 other_s=speeds.near_s if near else 0.0,
@@ -146,15 +150,7 @@ def lever_cost(
     local = [one for one in planned if one.model is not None and one.call not in remote]
     lanes = {name: _speed(speeds, name, levers) for name in (LARGE, SMALL)}
     jobs = [
-        ReplayJob(
-            at_s=calls[one.call].at_s,
-            model=str(one.model),
-            prompt=len(calls[one.call].prompt),
-            output=calls[one.call].output,
-            cached=one.cached,
-            pace=speeds.paces[one.near, batching] if one.drafts else 1.0,
-        )
-        for one in local
+        _job(calls[one.call], one, speeds.paces[one.near, batching] if one.drafts else 1.0) for one in local
     ]
     done = replay(jobs, lanes)
     seconds = np.array([one.other_s for one in planned])
@@ -168,6 +164,14 @@ def lever_cost(
         if one.call in remote and prices.api is not None:
             by_call[one.call] += _api_nano(calls[one.call], one.cached, prices.api)
     return LeverRun(round(float(by_call.sum())), by_call, float(seconds.sum()), first_s)
+
+
+def _job(call: LeverCall, planned: PlannedCall, pace: float) -> ReplayJob:
+    model = str(planned.model)
+    prompt, output = call.work(model)
+    return ReplayJob(
+        at_s=call.at_s, model=model, prompt=len(prompt), output=output, cached=planned.cached, pace=pace
+    )
 
 
 def _speed(speeds: LeverSpeeds, model: str, levers: Levers) -> StepSpeed:

@@ -1,8 +1,9 @@
 """Recorded traffic on a simulated machine: continuous batching of several models that take turns.
 
-Steps of a model take what the engine's own fit says: a + b * prefill + c * rows + d * pairs. While a prompt is
-read each step is an event of its own; where all rows generate, the steps until the next arrival or the next
-end of an answer are one event, in closed form. So the work grows with the requests, not with their tokens.
+Steps of a model take what the engine's own fit says: a + b * prefill + c * rows + d * pairs. While a prompt
+is read each step is an event of its own; where all rows generate, the steps until the next arrival or the
+next end of an answer are one event, in closed form. So the work grows with the requests, not with their
+tokens.
 """
 
 from __future__ import annotations

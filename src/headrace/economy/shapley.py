@@ -130,7 +130,7 @@ def shapley_parts(
     names, table, sizes = _table(levers, costs)
     count = len(names)
     weights = np.array([1 / (count * math.comb(count - 1, size)) for size in range(count)])
-    masks = np.arange(2**count)
+    masks = np.arange(2**count, dtype=np.int64)
     found: list[NDArray[np.float64]] = []
     for place in range(count):
         off = masks[masks >> place & 1 == 0]
@@ -142,7 +142,8 @@ def interactions(levers: Sequence[str], cost: Cost) -> dict[tuple[str, str], flo
     """Of each pair, the mean of what both together save beyond the sum of each, over all sets of others:
     below 0 where they save the same. The interaction index of Grabisch and Roubens, 1999."""
     names, table, sizes = _table(levers, lambda some: np.array([float(cost(some))]))
-    count, masks = len(names), np.arange(2 ** len(names))
+    count = len(names)
+    masks = np.arange(2**count, dtype=np.int64)
     found: dict[tuple[str, str], float] = {}
     for one, other in combinations(range(count), 2):
         off = masks[(masks >> one & 1 == 0) & (masks >> other & 1 == 0)]
