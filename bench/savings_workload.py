@@ -2,8 +2,8 @@
 
     python bench/savings_workload.py DATA --out traffic.jsonl
 
-DATA is the folder of shared data: questions of customers from Banking77 are what is to be labeled. Chats, questions
-for SQL and texts to extract from are those of the generator.
+DATA is the folder of shared data. Questions of customers from Banking77 are what is to be labeled. Chats,
+questions for SQL and texts to extract from are those of the generator.
 """
 
 from __future__ import annotations
