@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from headrace.bench.matplotlib_figure import new_figure
-from headrace.economy.lever_bill import LeverBill
+from headrace.economy.lever_bill import LeverBill, LeverQuality
 
 _COST, _SAVED, _ADDED, _FAINT = "#475569", "#12805c", "#b91c1c", "#94a3b8"
 
 
 def plot_bill(bill: LeverBill, path: Path) -> None:
-    """Shares of the cost without levers, with 95 % intervals; hollow marks are what each saves alone. Raises
-    UsageError without matplotlib."""
+    """Shares of the cost without levers, with 95 % intervals; beside each what it saves alone and what
+    it does to answers. Raises UsageError without matplotlib."""
     lines = sorted(bill.lines, key=lambda line: -line.saves_nano)
     names = ["all on the large model", *(line.name for line in lines), "with all levers"]
     canvas = new_figure(8.4, 0.42 * len(names) + 1.3)
@@ -46,8 +46,5 @@ def plot_bill(bill: LeverBill, path: Path) -> None:
     canvas.savefig(path, dpi=160, bbox_inches="tight")
 
 
-def _quality(quality: object) -> str:
-    rate, upper = getattr(quality, "rate", None), getattr(quality, "upper", None)
-    if rate is None or upper is None:
-        return ""
-    return f"; {rate:.1%} worse, at most {upper:.1%}"
+def _quality(quality: LeverQuality | None) -> str:
+    return "" if quality is None else f"; {quality.rate:.1%} worse, at most {quality.upper:.1%}"
