@@ -127,9 +127,11 @@ def _print_sources(found: SavingsStudy, *, usd: float, assumed: bool, api: str |
     )
     print(f"measured here: ms of a prompt of 256 tokens / of a token alone: {speeds}")
     price = f"${usd:g} per hour of this machine" + (" (assumed: set node_usd_per_hour)" if assumed else "")
-    large = (
-        f"{api} at its list price" if api else "the large model has random weights, drafts none of its own"
+    print(f"assumed: {price}; hedging has a second, idle machine")
+    print(
+        f"  the large model is {api} at its list price"
+        if api
+        else "  the large model has random weights: its speed is measured, and no drafts are tried on it"
     )
-    print(f"assumed: {price}; {large}, and its answers are right; hedging has a second, idle machine;")
-    print("  what formats do to answers of the large model is what they do to the small one's")
+    print("  its answers are right, and formats change them as they change the small one's")
     print(f"intervals resample requests; {found.bill.simulated:,} sets of levers were simulated")
