@@ -91,6 +91,8 @@ def _bar(bill: LeverBill, nano: int) -> str:
 def _quality(quality: LeverQuality | None) -> str:
     if quality is None:
         return "none"
+    if not quality.count:
+        return "answers nothing: not certified"
     kept = "" if quality.upper <= quality.bound else f" (above {quality.bound:.0%})"
     return f"{quality.worse} of {quality.count:,}, at most {quality.upper:.1%}{kept}"
 
