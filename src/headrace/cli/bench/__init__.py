@@ -11,6 +11,7 @@ Examples:
   headrace bench engine --config config.json --quantization int4
   headrace bench speculative mini
   headrace bench serve http://127.0.0.1:8080
+  headrace bench endpoints endpoints.toml
 """
 COMMANDS = {
     "roofline": "Read bandwidth and arithmetic peaks of this machine.",
@@ -18,4 +19,5 @@ COMMANDS = {
     "speculative": "Speed-up of speculative decoding by draft method.",
     "profile": "Time of each instruction of a step.",
     "serve": "Load test of any OpenAI-compatible server.",
+    "endpoints": "Endpoints over time: speed, errors, price, quality, honesty.",
 }
