@@ -20,12 +20,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from gateways import CLIENT_CORE, Running, headrace, litellm, portkey
+from gateways import CLIENT_CORE, START_S, Running, headrace, litellm, portkey
 from streaming_upstream import Client, Streamed, Upstream
 
 LEVELS = ((1, 4.0), (64, 6.0), (1000, 10.0))
@@ -97,10 +98,14 @@ async def measure(name: str, start: Start | None) -> dict[str, Any]:
         return await levels(client)
     with tempfile.TemporaryDirectory() as folder, start(upstream.port, Path(folder)) as one:
         client = Client(upstream, one.port, one.path, one.headers, one.model)
-        idle_mib = one.rss_mib()
+        while not await client.answers():
+            if time.perf_counter() - one.begun_s > START_S:
+                return {"error": "never answered"}
+            await asyncio.sleep(0.02)
+        start_s, idle_mib = time.perf_counter() - one.begun_s, one.rss_mib()
         warm = await client.load(8, 2.0, 1, 5)
-        print(f"{name}: started in {one.start_s:.2f} s, {warm.requests} requests to warm up {warm.error}")
-        result: dict[str, Any] = {"start_s": one.start_s, "idle_mib": idle_mib}
+        print(f"{name}: started in {start_s:.2f} s, {warm.requests} requests to warm up {warm.error}")
+        result: dict[str, Any] = {"start_s": start_s, "idle_mib": idle_mib}
         result |= await cost(client, one) | await levels(client)
         return result | {"loaded_mib": one.rss_mib()}
 
@@ -152,7 +157,7 @@ def report(rounds: list[dict[str, Any]]) -> None:
     rows = {
         "CPU per request, us": ("request_us",),
         "CPU per chunk, us": ("chunk_us",),
-        "start until it listens, s": ("start_s",),
+        "start until it answers, s": ("start_s",),
         "import, s": ("import_s",),
         "import, MiB": ("import_mib",),
         "memory before requests, MiB": ("idle_mib",),

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 GATEWAY_CORE, CLIENT_CORE = 1, 0
-START_S = 120.0
+START_S = 60.0
 ENVIRONMENT = {
     "TRUSTED_CUSTOM_HOSTS": "127.0.0.1",
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
@@ -35,7 +35,7 @@ class Running:
     path: str
     headers: dict[str, str]
     model: str
-    start_s: float
+    begun_s: float
 
     def cpu_s(self) -> float:
         """CPU time of all its processes."""
@@ -122,8 +122,7 @@ def _running(
             if child.poll() is not None or time.perf_counter() - start_s > START_S:
                 raise RuntimeError(f"{command[0]} did not start: {(folder / 'log').read_text()[-1000:]}")
             time.sleep(0.01)
-        started_s = time.perf_counter() - start_s
-        yield Running(psutil.Process(child.pid), port, path, headers, model, started_s)
+        yield Running(psutil.Process(child.pid), port, path, headers, model, start_s)
     finally:
         for one in psutil.Process(child.pid).children(recursive=True) if child.poll() is None else ():
             one.terminate()

@@ -51,12 +51,14 @@ class Upstream:
                 self.arrived[int(body["messages"][-1]["content"].split()[-1])] = time.perf_counter()
                 writer.write(HEAD)
                 for at in range(chunks):
+                    if writer.is_closing():
+                        return
                     if at:
                         await asyncio.sleep(pause_ms / 1000)
                     writer.write(_frame(CHUNK.format(f"@{time.perf_counter():.6f}@", "null")))
                 ending = CHUNK.format("", '"stop"'), USAGE.format(chunks, 9 + chunks), "[DONE]"
                 writer.write(b"".join(map(_frame, ending)) + b"0\r\n\r\n")
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except (asyncio.IncompleteReadError, ConnectionError, ValueError):
             pass
         finally:
             writer.close()
@@ -93,6 +95,14 @@ class Client:
         self._headers = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         self._model = model
         self._number = 0
+
+    async def answers(self) -> bool:
+        """Whether a request succeeds."""
+        try:
+            await asyncio.wait_for(self._one(Streamed(), 1, 5), 10)
+        except (TimeoutError, OSError, ValueError, asyncio.IncompleteReadError):
+            return False
+        return True
 
     async def load(self, streams: int, seconds: float, chunks: int, pause_ms: int) -> Streamed:
         """`streams` at the same time, one request after the other, for so long; then the last ones end."""

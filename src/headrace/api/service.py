@@ -66,7 +66,9 @@ class Service:
         self.local = LocalHandler(self.sources, self._model_threads, settings.tool_format)
         self._machine = machine_recorder(self.database, settings.node_usd_per_hour)
         local = self.local if self._machine is None else MachineHandler(self.local, self._machine)
-        self.remote = RemoteModels(local, self.database, models.serves)
+        self.remote = RemoteModels(
+            local, self.database, lambda name: models.serves(name) or name in self.sources.aliases
+        )
         self.metrics.attempts = self.remote.attempts
         self.gate = AdmissionGate(
             settings.max_concurrent_requests, settings.max_queued_tokens, lambda: self.local.queued_tokens

@@ -15,9 +15,10 @@ from headrace.inference.attempts import Attempt, AttemptKind, Billed, Hold, Spen
 from headrace.inference.call_context import CallContext
 from headrace.inference.events import InferenceEvent, OutputDelta, Prepared, PromptFinished, Started
 from headrace.inference.handler import Batch, Handler
-from headrace.inference.requests import GenerationRequest
+from headrace.inference.requests import EmbeddingRequest, GenerationRequest
 from headrace.providers.failure import AttemptFailed, Failure
 from headrace.providers.remote_attempt import RemoteAttempt, choices_of, prompt_tokens
+from headrace.providers.remote_embedding import RemoteEmbedding
 from headrace.providers.usage import ReportedUsage
 
 UNBOUNDED_OUTPUT = 32_768
@@ -33,7 +34,7 @@ class AttemptRun:
     def __init__(
         self,
         state: TargetState,
-        request: GenerationRequest,
+        request: GenerationRequest | EmbeddingRequest,
         call: CallContext,
         number: int,
         kind: AttemptKind,
@@ -46,7 +47,7 @@ class AttemptRun:
         self._kind: AttemptKind = kind
         self._request, self._call, self._number, self._route = request, call, number, route
         self._batches: AsyncGenerator[Batch] | None = None
-        self._remote: RemoteAttempt | None = None
+        self._remote: RemoteAttempt | RemoteEmbedding | None = None
         self._hold: Hold | None = None
         self._spend: SpendRecorder | None = None
         self._start_s, self._start_unix_s = time.monotonic(), time.time()
@@ -176,8 +177,10 @@ class AttemptRun:
         return None if self._remote is None else self._remote.fingerprint
 
 
-def worst_case(request: GenerationRequest) -> TokenCounts:
+def worst_case(request: GenerationRequest | EmbeddingRequest) -> TokenCounts:
     """The most tokens that a request may come to."""
+    if isinstance(request, EmbeddingRequest):
+        return TokenCounts(input=prompt_tokens(request))
     each = int(request.sampling.get("max_tokens") or UNBOUNDED_OUTPUT)
     return TokenCounts(input=prompt_tokens(request), output=each * choices_of(request))
 
@@ -193,7 +196,7 @@ def _local_tokens(batch: Batch) -> TokenCounts:
 
 
 async def _local_batches(
-    local: Handler, request: GenerationRequest, call: CallContext, deadline_s: float
+    local: Handler, request: GenerationRequest | EmbeddingRequest, call: CallContext, deadline_s: float
 ) -> AsyncGenerator[Batch]:
     """The batches of a model of this machine from the first content on; its errors as AttemptFailed."""
     held: list[InferenceEvent] = []

@@ -18,8 +18,10 @@ from headrace.providers.failure import AttemptFailed
 from headrace.providers.probe.endpoints import Endpoint, Price
 from headrace.providers.probe.sample import Answered
 from headrace.providers.remote_attempt import RemoteAttempt, prompt_tokens
+from headrace.providers.remote_embedding import RemoteEmbedding
 from headrace.providers.remote_handler import RemoteHandler
 from headrace.providers.upstream import Upstream
+from headrace.providers.usage import ReportedUsage
 from headrace.storage.keys import KeyLimits
 
 MAX_MESSAGE = 200
@@ -97,11 +99,11 @@ class Session:
             answered.failure, answered.message = error.failure.kind, error.failure.message[:MAX_MESSAGE]
         answered.total_s = time.monotonic() - start_s
         answered.tokens = attempt.usage.tokens
-        return answered, self._cost(attempt, answered, billed, worst_usd)
+        return answered, self._cost(attempt.usage, answered, billed, worst_usd)
 
-    def _cost(self, attempt: RemoteAttempt, answered: Answered, billed: str, worst_usd: float) -> float:
-        if attempt.usage.nano_usd is not None:
-            answered.stated_usd = attempt.usage.nano_usd / 1e9
+    def _cost(self, usage: ReportedUsage, answered: Answered, billed: str, worst_usd: float) -> float:
+        if usage.nano_usd is not None:
+            answered.stated_usd = usage.nano_usd / 1e9
             return answered.stated_usd
         if answered.tokens is not None:
             return self.price.usd_of(answered.tokens)
@@ -112,7 +114,7 @@ class Session:
         await self._upstream.close()
 
 
-async def _read(attempt: RemoteAttempt, answered: Answered, start_s: float) -> None:
+async def _read(attempt: RemoteAttempt | RemoteEmbedding, answered: Answered, start_s: float) -> None:
     async with aclosing(attempt.batches()) as batches:
         async for batch in batches:
             at_s = time.monotonic() - start_s
