@@ -11,6 +11,7 @@ import msgspec
 from headrace.chat.messages import message_texts
 from headrace.chat.tool_formats.events import CallStart, Text
 from headrace.engine.request import Timing, Usage
+from headrace.inference.attempts import TokenCounts
 from headrace.inference.call_context import HOPS
 from headrace.inference.events import InferenceEvent, OutputDelta, PromptFinished
 from headrace.inference.requests import (
@@ -21,6 +22,7 @@ from headrace.inference.requests import (
     Prompt,
 )
 from headrace.providers.answer import Answer, MalformedAnswer, UnusableAnswer
+from headrace.providers.bounds import choices_of, plausible
 from headrace.providers.dialect import Dialect, Outgoing, UpstreamReader, Warn
 from headrace.providers.failure import AttemptFailed, Failure, Kind, shown
 from headrace.providers.table import ProviderRow
@@ -81,6 +83,8 @@ class RemoteAttempt:
         self.usage = ReportedUsage()
         self.fingerprint: str | None = None
         self.first_content_s: float | None = None
+        self._body = b""
+        self._reply: UpstreamReply | None = None
         self._start_s = time.monotonic()
 
     @property
@@ -98,7 +102,7 @@ class RemoteAttempt:
         reader: UpstreamReader | None = None
         reply: UpstreamReply | None = None
         try:
-            reply = await self._sent()
+            self._reply = reply = await self._sent()
             reader = self._dialect.reader(self._request, self._target, answer, self._warn)
             held: list[OutputDelta] = []
             async with aclosing(reply.events()) as pieces:
@@ -132,8 +136,16 @@ class RemoteAttempt:
             if reply is not None:
                 await reply.close()
 
+    @property
+    def plausible(self) -> TokenCounts | None:
+        """The most that its usage can be, by what was sent and received; None before there is a reply."""
+        if self._reply is None:
+            return None
+        return plausible(self._request, self._target, self._body, self._reply.received)
+
     async def _sent(self) -> UpstreamReply:
         outgoing = self._dialect.outgoing(self._request, self._target, self._warn)
+        self._body = outgoing.body
         return await self._sending.send(outgoing, "text/event-stream")
 
     def _ended(
@@ -187,12 +199,6 @@ def key_headers(row: ProviderRow, key: str | None) -> dict[str, str]:
     if key is None:
         return {}
     return {row.key_header: key} if row.key_header else {"authorization": f"Bearer {key}"}
-
-
-def choices_of(request: GenerationRequest) -> int:
-    """Choices of all prompts together."""
-    prompts = len(request.prompts) if isinstance(request, CompletionRequest) else 1
-    return prompts * int(request.sampling.get("n") or 1)
 
 
 def prompt_tokens(request: GenerationRequest | EmbeddingRequest) -> int:

@@ -12,10 +12,12 @@ import numpy as np
 from msgspec import Raw, Struct
 
 from headrace.engine.request import Embedding, Timing, Usage
+from headrace.inference.attempts import TokenCounts
 from headrace.inference.events import InferenceEvent, InputEmbedded, PromptFinished
 from headrace.inference.input_purpose import InputPurpose
 from headrace.inference.requests import EmbeddingRequest
 from headrace.providers.answer import MalformedAnswer
+from headrace.providers.bounds import embedding_bound
 from headrace.providers.dialect import Outgoing
 from headrace.providers.failure import AttemptFailed, Failure, shown
 from headrace.providers.remote_attempt import Sending, prompt_tokens
@@ -51,6 +53,7 @@ class RemoteEmbedding:
         self.usage = ReportedUsage()
         self.fingerprint: str | None = None
         self.first_content_s: float | None = None
+        self._was_answered = False
         self._start_s = time.monotonic()
 
     @property
@@ -58,10 +61,16 @@ class RemoteEmbedding:
         """Whether anything may have reached the target."""
         return self._sending.was_sent
 
+    @property
+    def plausible(self) -> TokenCounts | None:
+        """As that of `RemoteAttempt`."""
+        return TokenCounts(input=embedding_bound(self._request)) if self._was_answered else None
+
     async def batches(self) -> AsyncGenerator[Sequence[InferenceEvent]]:
         """One batch with all vectors. Raises AttemptFailed."""
         try:
             reply = await self._sending.send(_outgoing(self._request, self._sending.target))
+            self._was_answered = True
             body = await reply.whole()
             if self._sending.target.row.embeddings == "google":
                 vectors = [one.values for one in msgspec.json.decode(body, type=_GoogleVectors).embeddings]
