@@ -73,7 +73,7 @@ class Service:
         local = self.local if self._machine is None else MachineHandler(self.local, self._machine)
         self.caching = self._caching(settings)
         local = local if self.caching is None else self.caching.local(local)
-        self.remote = RemoteModels(local, self.database, models.serves, self.ledger)
+        self.remote = RemoteModels(local, self.database, self._serves, self.ledger)
         self.metrics.attempts = self.remote.attempts
         if self.caching is not None:
             self.metrics.answers = self.caching.cache.counts
@@ -106,6 +106,10 @@ class Service:
         """What answers requests: remote models and those of this machine, until the next update."""
         handler = self.remote.handler
         return handler if self.caching is None else self.caching.remote(handler, self.remote.find)
+
+    def _serves(self, name: str) -> bool:
+        """Whether a model of this machine, or an alias of one, has that name."""
+        return self.models.serves(name) or name in self.sources.aliases
 
     def read_aliases(self) -> None:
         """Take over the store's aliases. Reads the store: not for the event loop."""

@@ -87,6 +87,14 @@ class ProviderSettings(Struct, frozen=True, kw_only=True):
             shown_default="false",
         ),
     ] = False
+    direct: Annotated[
+        bool,
+        Setting(
+            help="requests may name any model of it as NAME/MODEL, without an entry in [models]",
+            values=SWITCH,
+            shown_default="true",
+        ),
+    ] = True
 
 
 class RemoteModelSettings(Struct, frozen=True, kw_only=True):

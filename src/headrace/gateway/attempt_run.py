@@ -16,9 +16,10 @@ from headrace.inference.attempts import Attempt, AttemptKind, Billed, Hold, Spen
 from headrace.inference.call_context import CallContext
 from headrace.inference.events import InferenceEvent, OutputDelta, Prepared, PromptFinished, Started
 from headrace.inference.handler import Batch, Handler
-from headrace.inference.requests import CompletionRequest, GenerationRequest
+from headrace.inference.requests import CompletionRequest, EmbeddingRequest, GenerationRequest
 from headrace.providers.failure import AttemptFailed, Failure
 from headrace.providers.remote_attempt import RemoteAttempt
+from headrace.providers.remote_embedding import RemoteEmbedding
 from headrace.providers.usage import ReportedUsage
 
 PATIENCE_S = 30.0
@@ -31,7 +32,7 @@ class AttemptRun:
     def __init__(
         self,
         state: TargetState,
-        request: GenerationRequest,
+        request: GenerationRequest | EmbeddingRequest,
         call: CallContext,
         number: int,
         kind: AttemptKind,
@@ -44,7 +45,7 @@ class AttemptRun:
         self._kind: AttemptKind = kind
         self._request, self._call, self._number, self._route = request, call, number, route
         self._batches: AsyncGenerator[Batch] | None = None
-        self._remote: RemoteAttempt | None = None
+        self._remote: RemoteAttempt | RemoteEmbedding | None = None
         self._hold: Hold | None = None
         self._spend: SpendRecorder | None = None
         self._start_s, self._start_unix_s = time.monotonic(), time.time()
@@ -196,7 +197,7 @@ def _local_tokens(batch: Batch) -> TokenCounts:
 
 
 async def _local_batches(
-    local: Handler, request: GenerationRequest, call: CallContext, deadline_s: float
+    local: Handler, request: GenerationRequest | EmbeddingRequest, call: CallContext, deadline_s: float
 ) -> AsyncGenerator[Batch]:
     """The batches of a model of this machine from the first content on; its errors as AttemptFailed."""
     held: list[InferenceEvent] = []

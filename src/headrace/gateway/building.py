@@ -29,5 +29,5 @@ def updated(
     providers = read_providers(settings.providers)
     routes = read_routes(entries, providers, serves=serves, now_s=now_s)
     routing = routing or RoutingHandler(local, KeyStore(database).key_of, spend)
-    routing.update(routes, providers)
+    routing.update(routes, providers, serves)
     return routing

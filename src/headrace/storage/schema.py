@@ -244,4 +244,14 @@ MIGRATIONS: Mapping[str, Sequence[str]] = {
         ) WITHOUT ROWID""",
         "CREATE INDEX hold_shares_by_budget ON hold_shares (budget, period, nano_usd)",
     ),
+    "probes": (
+        """CREATE TABLE probe_samples (
+            id INTEGER PRIMARY KEY,
+            at_s REAL NOT NULL,
+            endpoint TEXT NOT NULL,
+            kind TEXT NOT NULL,
+            body BLOB NOT NULL
+        )""",
+        "CREATE INDEX probe_samples_by_time ON probe_samples (at_s)",
+    ),
 }

@@ -12,6 +12,7 @@ Examples:
   headrace bench speculative mini
   headrace bench serve http://127.0.0.1:8080
   headrace bench savings
+  headrace bench endpoints endpoints.toml
 """
 COMMANDS = {
     "roofline": "Read bandwidth and arithmetic peaks of this machine.",
@@ -20,4 +21,5 @@ COMMANDS = {
     "profile": "Time of each instruction of a step.",
     "savings": "What each layer saves of the bill of recorded traffic.",
     "serve": "Load test of any OpenAI-compatible server.",
+    "endpoints": "Endpoints over time: speed, errors, price, quality, honesty.",
 }
