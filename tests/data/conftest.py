@@ -27,11 +27,11 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def other_user() -> str | None:
+def other_user(wanted: str) -> str | None:
     """Whom servers run as where tests are root; None where they are not."""
     if os.getuid() != 0:
         return None
-    for name in ("postgres", "mysql", "nobody"):
+    for name in (wanted, "nobody"):
         with suppress(KeyError):
             return pwd.getpwnam(name).pw_name
     return "nobody"
@@ -45,9 +45,9 @@ def wait_for(ready: Callable[[], bool], process: subprocess.Popen[bytes]) -> Non
         time.sleep(0.1)
 
 
-def owned(folder: Path) -> None:
+def owned(folder: Path, wanted: str) -> None:
     """Let the servers' user have a folder, and pass those above it."""
-    user = other_user()
+    user = other_user(wanted)
     if user is not None:
         shutil.chown(folder, user)
         for above in folder.parents:
@@ -60,8 +60,8 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Generator[Server]:
     if not POSTGRES_BIN:
         pytest.skip("needs PostgreSQL: apt-get install postgresql")
     folder = tmp_path_factory.mktemp("postgres")
-    owned(folder)
-    user, port = other_user(), free_port()
+    owned(folder, "postgres")
+    user, port = other_user("postgres"), free_port()
     tools, data = POSTGRES_BIN[-1], folder / "data"
     secret = folder / "password"
     secret.write_text(PASSWORD)
@@ -114,8 +114,8 @@ def mysql(tmp_path_factory: pytest.TempPathFactory) -> Generator[Server]:
     if daemon is None or install is None:
         pytest.skip("needs MariaDB: apt-get install mariadb-server")
     folder = tmp_path_factory.mktemp("mysql")
-    owned(folder)
-    user, port = other_user(), free_port()
+    owned(folder, "mysql")
+    user, port = other_user("mysql"), free_port()
     data, sock = folder / "data", folder / "s"
     common = ["--no-defaults", f"--datadir={data}"]
     made = subprocess.run(

@@ -90,6 +90,8 @@ class DataEngine:
         with self._place(key, limits):
             views, secrets = self.catalogue.views(role or limits.role, ruled=ruled)
             self.copies.make(views)
+            if explain and any(view.where is not None or view.columns is not None for view in views):
+                raise InvalidRequest("a plan would tell the rules of datasets: this key has such rules")
             most = limits.rows if rows is None else min(rows, limits.rows)
             query = Query(
                 sql=sql,

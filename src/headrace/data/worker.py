@@ -171,7 +171,7 @@ def open_view(connection: Connection, view: View) -> None:
 
 
 def _plain(error: Exception) -> str:
-    text = str(error)
+    text = str(error).partition("\n\nStack Trace:")[0]
     with suppress(ValueError):
         text = text[: text.index("\n\nLINE ")] if "__source_" in text else text
     return text.strip()[:2000] or type(error).__name__
