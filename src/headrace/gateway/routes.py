@@ -86,7 +86,10 @@ class _Reader(Struct):
         one = self.settings[name]
         if one.provider is not None:
             provider = self._provider(one.provider, f"{self.where}.{name}.provider")
-            return [RemoteTarget(name=name, provider=provider, model=one.model or name)]
+            limit = one.max_output_tokens
+            return [
+                RemoteTarget(name=name, provider=provider, model=one.model or name, max_output_tokens=limit)
+            ]
         return [target for word in one.targets for target in self._named(word, name, (*seen, name))]
 
     def _named(self, word: str, name: str, seen: Sequence[str]) -> list[Target]:

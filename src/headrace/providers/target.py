@@ -30,11 +30,13 @@ class Provider(Struct, frozen=True, kw_only=True):
 
 
 class RemoteTarget(Struct, frozen=True, kw_only=True):
-    """A model of a provider. `name` is the entry's in [models], `model` the provider's own name."""
+    """A model of a provider. `name` is the entry's in [models], `model` the provider's own name,
+    `max_output_tokens` what its entry says that it writes at most."""
 
     name: str
     provider: Provider
     model: str
+    max_output_tokens: int | None = None
 
     @property
     def key(self) -> tuple[str, ...]:
