@@ -43,7 +43,7 @@ class DatasetSettings(Struct, frozen=True, kw_only=True):
     secret: Annotated[
         str | None,
         Setting(
-            help="name of its password or token: env:VARIABLE, file:PATH or key:NAME of the store",
+            help="name of its password or token: env:VARIABLE or file:PATH",
             values=text("env:VARIABLE"),
             shown_default="none",
         ),

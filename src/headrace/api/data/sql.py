@@ -113,7 +113,7 @@ async def list_datasets(http: HttpRequest) -> Response:
     """The datasets that the key may read."""
     service, call = get_service(http), call_of(http)
     if not read_datasets(service.settings.datasets):
-        return json_response(list[DatasetEntry]())
+        return json_response(Raw(b"[]"))
     engine = await service.data()
     limits = engine.limits.of(call.account.name or None)
     found = [
@@ -127,7 +127,7 @@ async def list_datasets(http: HttpRequest) -> Response:
         for dataset in engine.catalogue
         if engine.catalogue.visible(dataset, limits.role)
     ]
-    return json_response(found)
+    return json_response(Raw(msgspec.json.encode(found)))
 
 
 async def _answer(http: HttpRequest, format: Format, *, explain: bool = False) -> SqlAnswer:
