@@ -92,7 +92,7 @@ def content_of(batches: Sequence[Batch]) -> object:
     return choices
 
 
-def _join(parts: list[list[Any]], part: Any) -> None:
+def _join(parts: list[list[Any]], part: object) -> None:
     """Add a part; texts that follow one another are one."""
     if isinstance(part, CallStart):
         parts.append([type(part), part.index, part.name])

@@ -91,7 +91,7 @@ class AttemptRun:
             while not self._is_cut and (batch := await anext(self._batches, None)) is not None:
                 await self._look(batch)
                 yield batch
-            if self._remote is not None and self._is_cut and not self._is_complete:
+            if isinstance(self._remote, RemoteAttempt) and self._is_cut and not self._is_complete:
                 await self.close()
                 yield self._remote.cut()
             elif not self._is_complete:
