@@ -19,8 +19,8 @@ PAIRS_SHOWN = 3
 
 class LeverQuality(Struct, frozen=True, kw_only=True):
     """What a lossy lever does to answers: of `count` answers that it gave `worse` were wrong (or differed);
-    `upper` bounds that rate with 95 % confidence, `bound` is what is allowed. `measure` says what was
-    compared."""
+    `upper` bounds that rate with 95 % confidence, by these answers or by labels from before; `bound` is what
+    is allowed. `measure` says what was compared."""
 
     measure: str
     count: int

@@ -30,6 +30,7 @@ from headrace.economy.savings.calibration import measured_embedding_s, measured_
 from headrace.economy.savings.engine_run import EngineReplay, StackRun
 from headrace.economy.savings.models import ROWS, load_encoder, load_large, load_small, options_of
 from headrace.economy.savings.outcomes import (
+    Certified,
     Certify,
     Judged,
     answer_all,
@@ -46,6 +47,7 @@ from headrace.kv.pages import PAGE_TOKENS
 from headrace.loading.options import EngineOptions
 
 PACED = 32  # requests by which drafts are measured
+COMPARED = 400  # answers that formats are compared by
 UpperBound = Callable[[int, int], float]
 """The 95 % bound of a rate of which so many of so many were seen."""
 Progress = Callable[[str], None]
@@ -138,15 +140,14 @@ def measured(
         encoder = stack.enter_context(closing(load_encoder(options)))
         student = judged_student(encoder, history, traffic)
         near = near_answers(encoder, traffic, answers)
-        by_small, by_student = judged.answered(certify), student.answered(certify)
+        certified = judged.certified(certify), student.certified(certify)
+        by_small, by_student = judged.answered(certified[0]), student.answered(certified[1])
         small_places = {judged.places[index] for index in by_small}
         student_places = {student.places[index] for index in by_student}
         calls = lever_calls(small, traffic, answers, near, small_places, student_places)
         qualities = {
-            ROUTING: _quality(
-                "answers of the small model that are wrong", judged, by_small, upper, order.risk
-            ),
-            STUDENT: _quality("labels of the student that are wrong", student, by_student, upper, order.risk),
+            ROUTING: _quality("answers of the small model", judged, by_small, certified[0], order.risk),
+            STUDENT: _quality("labels of the student", student, by_student, certified[1], order.risk),
         }
         progress("drafts")
         drafting = stack.enter_context(closing(load_small(options_of(options, drafts=True))))
@@ -155,7 +156,7 @@ def measured(
             small, drafting, [calls[place].small_prompt for place in some], [near[place] for place in some]
         )
         embedding_s = measured_embedding_s(encoder, [one.prompt for one in traffic[:PACED]])
-        asked = [one for one in [*history, *traffic] if one.kind == SQL]
+        asked = [one for one in [*traffic, *history] if one.kind == SQL][:COMPARED]
         steps, formats = _formats(order, options, small, asked, upper, progress)
     speeds = LeverSpeeds(
         steps=steps,
@@ -169,14 +170,16 @@ def measured(
 
 
 def _quality(
-    measure: str, judged: Judged, answered: Sequence[int], upper: UpperBound, bound: float
+    measure: str, judged: Judged, answered: Sequence[int], certified: Certified | None, bound: float
 ) -> LeverQuality:
+    """Wrong answers in the traffic are counted, and the bound is that of the labels of the history."""
+    by = "" if certified is None else f", certified by {certified.answered:,} of {certified.labeled:,} labels"
     worse = sum(judged.wrong[index] for index in answered)
     return LeverQuality(
-        measure=measure,
+        measure=f"{measure} that are wrong{by}",
         count=len(answered),
         worse=worse,
-        upper=upper(worse, len(answered)) if answered else 0.0,
+        upper=certified.upper if certified else 0.0,
         bound=bound,
     )
 
