@@ -71,7 +71,8 @@ def command(
     plant: Annotated[
         float, typer.Option(min=0, max=0.5, help="Add a lever that burns this part, to check the values.")
     ] = 0.0,
-    repeats: Annotated[int, typer.Option(min=1, max=20, help="Of each calibration run.")] = 2,
+    repeats: Annotated[int, typer.Option(min=1, max=20, help="Rounds of the calibration.")] = 5,
+    engine_requests: Annotated[int, typer.Option(min=1, help="Of the traffic's first, with --engine.")] = 60,
     png: Annotated[Path | None, typer.Option(help="Draw the waterfall to this file.")] = None,
     csv_file: Annotated[Path | None, typer.Option("--csv", help="Write the levers to this file.")] = None,
     json: JsonFlag = False,
@@ -87,7 +88,13 @@ def command(
     prices = LeverPrices(node_hour=nano_of(usd), api=_api_prices(PriceBook(settings.prices), api))
     recorded = read_traffic(workload) if workload is not None else made_traffic(requests, per_second, history)
     order = StudyOrder(
-        requests=recorded, prices=prices, config=large_config, planted=plant, risk=risk, repeats=repeats
+        requests=recorded,
+        prices=prices,
+        config=large_config,
+        planted=plant,
+        risk=risk,
+        repeats=repeats,
+        engine_requests=engine_requests,
     )
     with status() as show:
         found = study(
