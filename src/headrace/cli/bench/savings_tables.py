@@ -155,6 +155,5 @@ def _print_sources(found: SavingsStudy, *, usd: float, assumed: bool, api: str |
         else "  the large model has random weights: its speed is measured, and no drafts are tried on it"
     )
     print("  its answers are right, and formats change them as they change the small one's")
-    print(
-        f"intervals resample requests and rounds of the calibration; {found.bill.simulated:,} sets of levers were simulated"
-    )
+    sets = f"{found.bill.simulated:,} sets of levers were simulated"
+    print(f"intervals resample requests and rounds of the calibration; {sets}")
