@@ -27,7 +27,7 @@ from headrace.economy.replay import ReplayJob, StepSpeed, replay
 from headrace.errors import InvalidRequest
 
 QUALITY = LeverQuality(measure="answers", count=100, worse=1, upper=0.05, bound=0.05)
-QUALITIES = dict.fromkeys(LOSSY, QUALITY)
+QUALITIES: dict[str, LeverQuality] = dict.fromkeys(LOSSY, QUALITY)
 PRICES = LeverPrices(node_hour=10**9)
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from headrace.chat.messages import Message
 from headrace.economy.savings.engine_run import StackRun
-from headrace.economy.savings.outcomes import is_right
+from headrace.economy.savings.outcomes import is_right, repeated
 from headrace.economy.savings.playing import PlayedRequest, busy_seconds
 from headrace.economy.savings.traffic import (
     LABEL,
@@ -18,6 +19,13 @@ from headrace.economy.savings.traffic import (
     write_traffic,
 )
 from headrace.errors import UsageError
+from headrace.gateway.response_cache import ResponseCache
+from headrace.gateway.response_key import ModelIdentity, is_candidate, is_deterministic, key_of
+from headrace.inference.accounts import Account
+from headrace.inference.call_context import CallContext
+from headrace.inference.requests import ChatRequest
+from headrace.sampling.params import SamplingParams
+from headrace.storage.cached_answers import StoredAnswer, open_cache
 
 
 def test_the_generator_makes_the_same_traffic_each_time(tmp_path: Path) -> None:
@@ -58,3 +66,39 @@ def test_busy_time_counts_no_moment_twice() -> None:
     spans = [(0.0, 1.0), (0.5, 0.7), (0.9, 2.0), (3.0, 3.5)]
     assert busy_seconds([PlayedRequest(begun_s=a, done_s=b) for a, b in spans]) == pytest.approx(2.5)
     assert StackRun(added="", measured_nano=200, simulated_nano=190).error == pytest.approx(-0.05)
+
+
+def test_the_exact_cache_of_the_bill_is_the_one_of_the_gateway(tmp_path: Path) -> None:
+    """The traffic asked of a real response cache: hits are where the bill has them."""
+    traffic = [one for one in made_traffic(150, 2.0, 0) if not one.history]
+    cache = ResponseCache(open_cache(tmp_path / "cache.db"), limit_bytes=1 << 24, ttl_s=3600)
+    call = CallContext(request_id="r", account=Account())
+    hits: list[bool] = []
+    for one in traffic:
+        identity = ModelIdentity(
+            name="large", digest=b"1", params=SamplingParams(temperature=0.8 if one.sampled else 0)
+        )
+        messages = (Message("system", one.instruction), Message("user", one.prompt))
+        asked = ChatRequest(model="large", messages=messages)
+        key = key_of(asked, identity, b"tenant")
+        exact = is_candidate(asked, call) and is_deterministic(asked, identity)
+        hits.append(exact and cache.find(key) is not None)
+        if exact:
+            now_s = cache.clock.now_s()
+            cache.add(
+                StoredAnswer(
+                    key=key,
+                    tenant=b"tenant",
+                    model="large",
+                    identity=b"1",
+                    created_s=now_s,
+                    used_s=now_s,
+                    tokens=1,
+                    nano_usd=None,
+                    size_bytes=0,
+                ),
+                b"answer",
+            )
+    cache.close()
+    assert hits == repeated(traffic)
+    assert sum(hits) > 10

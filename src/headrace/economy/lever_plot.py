@@ -47,4 +47,4 @@ def plot_bill(bill: LeverBill, path: Path) -> None:
 
 
 def _quality(quality: LeverQuality | None) -> str:
-    return "" if quality is None else f"; {quality.rate:.1%} worse, at most {quality.upper:.1%}"
+    return "" if quality is None else f"; {quality.rate:.1%} worse here, bound {quality.upper:.1%}"

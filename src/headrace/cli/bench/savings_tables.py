@@ -45,7 +45,14 @@ def _verdict(found: SavingsStudy) -> str:
         for line in found.bill.lines
         if line.quality is not None and line.quality.upper > line.quality.bound
     ]
-    quality = f"above their bound of quality: {', '.join(above)}" if above else "quality is within the bounds"
+    wrong = [
+        f"{line.name} ({line.quality.rate:.1%})"
+        for line in found.bill.lines
+        if line.quality is not None and line.quality.rate > line.quality.bound
+    ]
+    quality = f"above their bound of quality: {', '.join(above)}" if above else "the bounds of quality hold"
+    if wrong:
+        quality += f", but in this traffic more than that was worse: {', '.join(wrong)}"
     parts = [
         f"-{GOAL:.0%} {'is' if bill.saved >= GOAL else 'is not'} reached against {name} ({bill.saved:.1%})"
         for bill, name in ((found.bill, "one at a time"), (found.usual, "the usual service"))

@@ -163,10 +163,9 @@ def lever_calls(
     by_student: set[int],
 ) -> list[LeverCall]:
     """The traffic as the simulator and the engine take it."""
-    seen: set[tuple[str, str]] = set()
     found: list[LeverCall] = []
+    repeats = repeated(traffic)
     for place, one in enumerate(traffic):
-        key = (one.instruction, one.prompt)
         output = len(small.tokenizer.encode(one.answer, add_special=False)) + 1 if one.answer else 0
         found.append(
             LeverCall(
@@ -176,12 +175,23 @@ def lever_calls(
                 output=output or one.output_tokens,
                 small_prompt=small_prompt(small, one) if place in answers else (),
                 small_output=len(answers[place].tokens) if place in answers else 0,
-                repeats=key in seen and not one.sampled,
+                repeats=repeats[place],
                 is_near=bool(near.get(place)),
                 by_small=place in by_small,
                 by_student=place in by_student,
             )
         )
+    return found
+
+
+def repeated(traffic: Sequence[RecordedRequest]) -> list[bool]:
+    """Which requests the exact cache has the answer of: those with a fixed one that came before, as the keys
+    of `gateway/response_key.py` have it."""
+    seen: set[tuple[str, str]] = set()
+    found: list[bool] = []
+    for one in traffic:
+        key = (one.instruction, one.prompt)
+        found.append(key in seen and not one.sampled)
         if not one.sampled:
             seen.add(key)
     return found
