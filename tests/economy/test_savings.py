@@ -26,6 +26,7 @@ from headrace.inference.call_context import CallContext
 from headrace.inference.requests import ChatRequest
 from headrace.sampling.params import SamplingParams
 from headrace.storage.cached_answers import StoredAnswer, open_cache
+from headrace.storage.keys import KeyLimits
 
 
 def test_the_generator_makes_the_same_traffic_each_time(tmp_path: Path) -> None:
@@ -72,14 +73,14 @@ def test_the_exact_cache_of_the_bill_is_the_one_of_the_gateway(tmp_path: Path) -
     """The traffic asked of a real response cache: hits are where the bill has them."""
     traffic = [one for one in made_traffic(150, 2.0, 0) if not one.history]
     cache = ResponseCache(open_cache(tmp_path / "cache.db"), limit_bytes=1 << 24, ttl_s=3600)
-    call = CallContext(request_id="r", account=Account())
+    call = CallContext(request_id="r", account=Account("", KeyLimits()))
     hits: list[bool] = []
     for one in traffic:
         identity = ModelIdentity(
             name="large", digest=b"1", params=SamplingParams(temperature=0.8 if one.sampled else 0)
         )
         messages = (Message("system", one.instruction), Message("user", one.prompt))
-        asked = ChatRequest(model="large", messages=messages)
+        asked = ChatRequest(id="r", model="large", messages=messages)
         key = key_of(asked, identity, b"tenant")
         exact = is_candidate(asked, call) and is_deterministic(asked, identity)
         hits.append(exact and cache.find(key) is not None)
