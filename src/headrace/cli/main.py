@@ -28,6 +28,7 @@ COMMANDS = {
     "keys": "Create, list and revoke API keys of the server.",
     "spend": "Show, check and reconcile what requests cost.",
     "economics": "Compare machines of your own with an API, at any traffic.",
+    "route": "Show how requests are routed, and calibrate cascades.",
     "providers": "Keep keys of providers, and check that these answer.",
     "list": "List the models on this machine and the remote ones.",
     "show": "Show a model's properties, memory use and speed limits.",

@@ -30,11 +30,13 @@ class Provider(Struct, frozen=True, kw_only=True):
 
 
 class RemoteTarget(Struct, frozen=True, kw_only=True):
-    """A model of a provider. `name` is the entry's in [models], `model` the provider's own name."""
+    """A model of a provider. `name` is the entry's in [models], `model` the provider's own name. `context`
+    tokens is what it reads and writes at most, None where that is not known."""
 
     name: str
     provider: Provider
     model: str
+    context: int | None = None
 
     @property
     def key(self) -> tuple[str, ...]:

@@ -244,4 +244,13 @@ MIGRATIONS: Mapping[str, Sequence[str]] = {
         ) WITHOUT ROWID""",
         "CREATE INDEX hold_shares_by_budget ON hold_shares (budget, period, nano_usd)",
     ),
+    "route_gates": (
+        """CREATE TABLE route_gates (
+            route TEXT PRIMARY KEY,
+            calibration BLOB NOT NULL,
+            audited INTEGER NOT NULL,
+            wrong INTEGER NOT NULL,
+            is_closed INTEGER NOT NULL
+        ) WITHOUT ROWID""",
+    ),
 }

@@ -10,6 +10,7 @@ from msgspec import Meta, Struct, defstruct
 from headrace.api.http.body import (
     GuardNames,
     RequestBody,
+    RouteBody,
     SloBody,
     Values,
     converted,
@@ -176,6 +177,7 @@ class GenerationBody(SamplingBody):
     guided_sql: Annotated[Any, loose(SQL)] = None
     disable_additional_properties: Annotated[bool, Meta(description=CLOSED_OBJECTS)] | None = None
     slo: SloBody | None = None
+    route: RouteBody | None = None
     guard: GuardNames = None
     grammar: str | None = None
     json_schema: Annotated[Any, loose(SCHEMA_OR_TEXT)] = None
