@@ -12,7 +12,7 @@ import typer
 
 from headrace.cli.flags import takes_settings
 from headrace.cli.server_call import call_server
-from headrace.cli.terminal import JsonFlag, note, print_json, print_table, progress_bar
+from headrace.cli.terminal import JsonFlag, note, print_json, print_table, status
 from headrace.config.extras import extra_module
 from headrace.config.providers import RemoteModelSettings, is_remote, read_remote_model
 from headrace.config.settings import Settings
@@ -140,10 +140,10 @@ def _calibrate(
     gates = extra_module("gateway", "headrace.gateway.gate")
     route = _route_settings(model)
     lines, scored = _lines(file), list[dict[str, Any]]()
-    with progress_bar("pairs") as shown:
+    with status() as shown:
         for where, line in enumerate(lines, 1):
             scored.append(_scored(settings, model, line, where))
-            shown(where, len(lines))
+            shown(f"{where:,} of {len(lines):,} pairs")
     known = [one for one in scored if one["score"] is not None]
     if len(known) < len(scored):
         note(f"{len(scored) - len(known):,} of {len(scored):,} small answers have no score: left out")

@@ -63,7 +63,8 @@ class Attempts:
     ) -> None:
         """`private` has what may be sent to others; `purse` bounds the money of the request. `kind` is that
         of the first attempt."""
-        self._private, self._purse, self._kind = private, purse, kind
+        self._private, self._purse = private, purse
+        self._kind: AttemptKind = kind
         self._max_attempts = max_attempts or route.settings.max_attempts
         self.winner: AttemptRun | None = None
         """The attempt that answers."""
