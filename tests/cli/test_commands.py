@@ -200,7 +200,7 @@ def test_plain_text_tables(inside: Callable[..., Outcome]) -> None:
     columns = inside("list").stdout.splitlines()[0].split()
     # Models of the hub, where another test has brought one, have a revision.
     assert [name for name in columns if name != "REVISION"] == ["NAME", "FROM", "SIZE", "ABOUT"]
-    assert re.search(r"total +[\d.]+ MB", inside("show").stdout)
+    assert re.search(r"total +[\d.]+ [MG]B", inside("show").stdout)
     assert re.search(r"kernels +\w+ \(usable: ", inside("doctor").stdout)
 
 

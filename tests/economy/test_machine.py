@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
@@ -82,7 +83,7 @@ class OneRequest:
     def __init__(self, clock: NanoClock) -> None:
         self.clock = clock
 
-    async def handle(self, request: Any, call: CallContext) -> Any:
+    async def handle(self, request: Any, call: CallContext) -> AsyncGenerator[Any]:
         yield [Prepared("mini", ())]
         yield [Started()]
         self.clock.now += 2 * 10**9
@@ -122,3 +123,20 @@ def test_requests_are_booked_with_their_tokens(until_the_end: bool) -> None:
     }
     assert [one.account for one in ledger.postings(1)][-1] == "owner:machine"
     assert ledger.database.query("SELECT sum(nano_usd) FROM ledger_postings") == [(0,)]
+
+
+def test_no_frame_of_it_runs_per_batch() -> None:
+    """After the start it returns the awaitables of the handler inside."""
+    recorder = MachineRecorder(Ledger(Database(None)), MachineMeter(3_600_000))
+
+    async def run() -> None:
+        call = CallContext(request_id="r", account=Account("", KeyLimits()))
+        batches = MachineHandler(OneRequest(NanoClock()), recorder).handle(None, call)  # type: ignore[arg-type]
+        assert len([await anext(batches) for _ in range(2)]) == 2
+        following = batches.__anext__()
+        assert type(following).__name__ == "async_generator_asend"
+        assert await following == ["text"]
+        await batches.aclose()
+
+    asyncio.run(run())
+    recorder.close()

@@ -217,6 +217,9 @@ class Recorder:
         self.attempts: list[Attempt] = []
         self.refuses: type[HeadraceError] | None = None
 
+    def bounds(self, **names: str) -> bool:
+        return False
+
     async def reserve(self, *, target: str, **more: Any) -> Hold:
         if self.refuses is not None:
             raise self.refuses("the budget is used up")

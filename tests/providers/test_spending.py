@@ -13,7 +13,6 @@ from fake_provider import HELLO, Gateway, say, usage
 from headrace.api.remote_models import RemoteModels
 from headrace.config.settings import Settings
 from headrace.economy.ledger import Ledger
-from headrace.economy.quantities import Quantities
 from headrace.economy.rates import Unpriced
 from headrace.economy.recorder import LedgerRecorder
 from headrace.errors import UsageError
@@ -86,7 +85,7 @@ def test_settings_that_are_read_again_bound_and_price_what_follows(tmp_path: Pat
             assert ledger.budgets.budgets[0].limits == {"total": usd * 10**9}
         remote.update(Settings(providers=providers), entries)
         with pytest.raises(Unpriced):
-            ledger.prices.most("work", "far-1", Quantities(input=1), processing="standard", unix_s=0)
+            ledger.prices.rates("work", "far-1", "standard", 0)
         assert not ledger.budgets.budgets
         await remote.close()
 

@@ -227,13 +227,19 @@ def test_health_says_that_a_worker_stands_still(
     assert stalled_s > 4, "a step may take some seconds"
 
 
-def test_a_worker_has_no_secrets(serve: Callable[..., Served], models: Path) -> None:
+def test_a_worker_has_no_secrets(serve: Callable[..., Served], models: Path, tmp_path: Path) -> None:
+    (tmp_path / "headrace.toml").write_text(
+        '[providers.work]\ndialect = "openai_chat"\nbase_url = "http://127.0.0.1:1/v1"\n'
+        'api_key_env = "WORK_ACCESS"\n'
+    )
     secrets = {
         "HEADRACE_API_KEY": "sesame-1",
         "HEADRACE_ADMIN_API_KEY": "sesame-2",
         "HF_TOKEN": "sesame-3",
         "AWS_SECRET_ACCESS_KEY": "sesame-4",
         "DB_PASSWORD": "sesame-5",
+        "HEADRACE_MASTER_KEY": "sesame-6-of-16-characters",
+        "WORK_ACCESS": "sesame-7",
     }
     served = serve(str(models / "llama3"), HEADRACE_KV_CACHE_DTYPE="bf16", **secrets)
     [worker] = served.workers()

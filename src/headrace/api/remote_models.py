@@ -21,6 +21,7 @@ from headrace.inference.handler import Handler
 from headrace.inference.model_runner import ModelRunner
 from headrace.providers.target import read_providers
 from headrace.storage.database import Database
+from headrace.storage.sql_store import SqlStore
 
 if TYPE_CHECKING:
     from headrace.gateway.routes import Route
@@ -34,7 +35,7 @@ class _Counted:
     """A SpendRecorder that counts the attempts that another one records."""
 
     def __init__(self, inner: SpendRecorder, attempts: Counter[str]) -> None:
-        self.reserve = inner.reserve
+        self.reserve, self.bounds = inner.reserve, inner.bounds
         self._inner, self._attempts = inner, attempts
 
     async def settle(self, hold: Hold, attempt: Attempt) -> int | None:
@@ -47,8 +48,15 @@ class RemoteModels:
     """What stands before `local`: see `gateway.routing_handler`, made when there is a remote model. `serves`
     knows the models of this machine."""
 
-    def __init__(self, local: Handler, database: Database, serves: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        local: Handler,
+        database: Database,
+        serves: Callable[[str], bool],
+        ledger: SqlStore | None = None,
+    ) -> None:
         self._local, self._database, self._serves = local, database, serves
+        self._ledger_store = database if ledger is None else ledger
         self._routing: RoutingHandler | None = None
         self.attempts: Counter[str] = Counter()
         """Attempts that have ended, by "TARGET OUTCOME"."""
@@ -80,7 +88,7 @@ class RemoteModels:
         building = extra_module(EXTRA, "headrace.gateway.building", *LIBRARIES)
         prices, budgets = PriceBook(settings.prices), read_budgets(settings.budgets)
         if self.spend is None:
-            self.spend = self._ledger = LedgerRecorder(self._database, prices, budgets)
+            self.spend = self._ledger = LedgerRecorder(self._ledger_store, prices, budgets)
         self._routing = building.updated(
             *(self._routing, self._local, self._database, _Counted(self.spend, self.attempts), self._serves),
             *(settings, entries, int(time.time())),

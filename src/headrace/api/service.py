@@ -32,6 +32,7 @@ from headrace.inference.response_store import ResponseStore
 from headrace.inference.store_threads import StoreThreads
 from headrace.storage.aliases import Aliases
 from headrace.storage.database import Database
+from headrace.storage.ledger_store import ledger_store
 from headrace.tasks.guards.handler import GuardHandler
 from headrace.tasks.guards.settings import read_guards
 from headrace.tasks.moderation import read_moderation
@@ -64,9 +65,10 @@ class Service:
         self._model_threads = ModelThreads(2)
         self.sources = ManagedModels(models)
         self.local = LocalHandler(self.sources, self._model_threads, settings.tool_format)
-        self._machine = machine_recorder(self.database, settings.node_usd_per_hour)
+        self.ledger = ledger_store(self.database, settings.ledger)
+        self._machine = machine_recorder(self.ledger, settings.node_usd_per_hour)
         local = self.local if self._machine is None else MachineHandler(self.local, self._machine)
-        self.remote = RemoteModels(local, self.database, models.serves)
+        self.remote = RemoteModels(local, self.database, models.serves, self.ledger)
         self.metrics.attempts = self.remote.attempts
         self.gate = AdmissionGate(
             settings.max_concurrent_requests, settings.max_queued_tokens, lambda: self.local.queued_tokens
@@ -165,6 +167,7 @@ class Service:
         if self._machine is not None:
             self._machine.close()
         self.keys.close()
+        self.ledger.close()
         self.database.close()
         self.threads.close()
         self._parsers.shutdown(wait=False, cancel_futures=True)

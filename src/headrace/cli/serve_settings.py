@@ -16,6 +16,7 @@ from headrace.api.service import Service
 from headrace.cli.fetching import fetch
 from headrace.cli.greeting import greeting
 from headrace.cli.terminal import note, progress_bar
+from headrace.config.providers import key_variables
 from headrace.config.settings import Settings
 from headrace.config.sources import model_entries
 from headrace.config.stderr_log import log_to_stderr
@@ -26,13 +27,13 @@ from headrace.workers.model_entry import Policy
 from headrace.workers.model_manager import ModelManager
 from headrace.workers.model_spec import ModelSpec, read_specs, spec_of
 from headrace.workers.process import WorkerProcess
-from headrace.workers.spawn import Spawned
+from headrace.workers.spawn import Spawned, hide
 from headrace.workers.worker_loader import WorkerLoader
 
 LOG = logging.getLogger("headrace.cli")
 
 # Settings that a running server cannot change.
-FIXED_SETTINGS = ("host", "port", "store", "log_requests", "node_usd_per_hour")
+FIXED_SETTINGS = ("host", "port", "store", "ledger", "log_requests", "node_usd_per_hour")
 
 
 def run(
@@ -108,6 +109,7 @@ def _reload(
     """Apply the current settings; if they are invalid, nothing changes."""
     try:
         settings = read_settings()
+        hide(key_variables(settings.providers))
         specs = read_specs(names, settings)
         service.serve_remote(settings, model_entries())
     except HeadraceError as error:

@@ -31,6 +31,7 @@ from headrace.economy.report import FIRST_DAY, LAST_DAY, By, SpendRow, spend_by,
 from headrace.economy.rerate import rerate
 from headrace.errors import UsageError
 from headrace.storage.database import Database
+from headrace.storage.ledger_store import ledger_store
 
 HELP = """Show what requests cost, from the ledger in the store.
 
@@ -99,7 +100,7 @@ def command(
     first, last = _day(since, "--since", FIRST_DAY), _day(until, "--until", LAST_DAY)
     if source is not None and action is not SpendAction.RECONCILE:
         raise UsageError(f"spend {action.value} takes no {source!r}: see `headrace spend --help`")
-    database = Database(settings.store_file)
+    database = ledger_store(Database(settings.store_file), settings.ledger)
     try:
         ledger, prices = Ledger(database), PriceBook(settings.prices)
         if action is SpendAction.CHECK:

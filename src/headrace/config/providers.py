@@ -118,6 +118,15 @@ class RemoteModelSettings(Struct, frozen=True, kw_only=True):
     aliases: Annotated[
         tuple[str, ...], Setting(help="further names", values=texts("name[,name]"), shown_default="none")
     ] = ()
+    max_output_tokens: Annotated[
+        int | None,
+        Setting(
+            help="the most that the provider's model writes; with a budget it is the limit of answers for "
+            "which none was sent, up to 32,768",
+            values=integer(1, 2**31),
+            shown_default="of the provider's table, else 4096",
+        ),
+    ] = None
     max_attempts: Annotated[
         int, Setting(help="attempts for a request, at all targets together", values=integer(1, 10))
     ] = 3
@@ -272,7 +281,19 @@ def read_remote_model(name: str, entry: object, where: str) -> RemoteModelSettin
     alone = [key for key in ROUTE_SETTINGS if key in given and found.provider is not None]
     if alone:
         raise UsageError(f"{where}.{name}.{alone[0]} needs targets: a provider's model has no choice of them")
+    if found.max_output_tokens is not None and found.provider is None:
+        raise UsageError(
+            f"{where}.{name}.max_output_tokens needs provider: targets have entries of their own"
+        )
     return found
+
+
+def key_variables(tables: Mapping[str, object] | None) -> list[str]:
+    """The variables of the environment that tables of [providers] name for their keys."""
+    entries = [
+        cast("Mapping[str, object]", one) for one in (tables or {}).values() if isinstance(one, Mapping)
+    ]
+    return [name for entry in entries if isinstance(name := entry.get("api_key_env"), str)]
 
 
 def _read(kind: type[S], rows: Mapping[str, Setting], entry: object, where: str) -> S:

@@ -49,6 +49,15 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
             shown_default="~/.local/share/headrace/headrace.sqlite3",
         ),
     ] = None
+    ledger: Annotated[
+        str | None,
+        Setting(
+            help="address of a PostgreSQL database, postgresql://…, with the ledger and budgets of all "
+            "servers that name it",
+            values=text("url"),
+            shown_default="in the store",
+        ),
+    ] = None
     memory: Annotated[
         int | None,
         Setting(

@@ -31,7 +31,8 @@ class Appraised(Struct, frozen=True):
 
 
 class Evidence(Struct, frozen=True, kw_only=True):
-    """What is known of an attempt. `most` is what was set aside for it, None where that is not known."""
+    """What is known of an attempt. `most` is what was set aside for it, None where that is not known;
+    `plausible` as in `Attempt`."""
 
     provider: str
     model: str
@@ -42,6 +43,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
     tokens: TokenCounts | None = None
     reported_nano_usd: int | None = None
     most: int | None = None
+    plausible: TokenCounts | None = None
 
 
 def appraise(prices: PriceBook, found: Evidence) -> Appraised:
@@ -72,9 +74,22 @@ def appraise(prices: PriceBook, found: Evidence) -> Appraised:
         processing=_processing(found, usage),
         unix_s=found.unix_s,
     )
-    if not bill.missing:
-        return Appraised(bill.lines, "measured", bill.source)
-    return _unknown(found, bill.missing, usage.quantities)
+    if bill.missing:
+        return _unknown(found, bill.missing, usage.quantities)
+    doubt = _doubt(usage.quantities, found.plausible)
+    return Appraised(bill.lines, "disputed" if doubt else "measured", bill.source, doubt)
+
+
+def _doubt(reported: Quantities, most: TokenCounts | None) -> str:
+    """Why a usage cannot be right; "" where it can."""
+    if most is None:
+        return ""
+    counts = reported.tokens
+    output = counts.output + counts.reasoning + counts.output_audio
+    for side, said, bound in (("input", reported.input_side, most.input), ("output", output, most.output)):
+        if said > bound:
+            return f"the usage has {said:,} tokens of {side}, by what was sent and received at most {bound:,}"
+    return ""
 
 
 def _processing(found: Evidence, usage: ReadUsage) -> str:

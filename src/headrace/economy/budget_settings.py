@@ -15,6 +15,7 @@ from headrace.errors import UsageError
 
 Each = Literal["key", "provider", "target", "route"]
 Unpriced = Literal["refuse", "allow"]
+Reserve = Literal["exact", "estimate"]
 _LIMITS: Mapping[str, str] = {
     "usd_per_request": "request",
     "usd_per_day": "day",
@@ -22,7 +23,7 @@ _LIMITS: Mapping[str, str] = {
     "usd": "total",
 }
 _PATTERNS = ("keys", "routes", "targets")
-_KEYS = (*_LIMITS, *_PATTERNS, "each", "unpriced")
+_KEYS = (*_LIMITS, *_PATTERNS, "each", "unpriced", "reserve")
 
 
 class Attempted(Struct, frozen=True, kw_only=True):
@@ -48,7 +49,7 @@ class Limit(Struct, frozen=True):
 class SpendBudget(Struct, frozen=True):
     """A budget. It bounds what matches all its patterns; with `each`, apart for each key, provider, target
     or route. `limits` are nano-dollars by kind of period. `unpriced`: what becomes of those without a
-    price."""
+    price. `reserve`: whether what is set aside is a true bound, or an estimate that may be too small."""
 
     name: str
     limits: Mapping[str, int]
@@ -57,6 +58,7 @@ class SpendBudget(Struct, frozen=True):
     targets: tuple[str, ...] = ("*",)
     each: Each | None = None
     unpriced: Unpriced = "refuse"
+    reserve: Reserve = "exact"
 
     def covers(self, one: Attempted) -> bool:
         """Whether an attempt counts for it."""
@@ -107,6 +109,7 @@ def _budget(name: str, entry: object) -> SpendBudget:
         *(_patterns(where, key, given.get(key, ["*"])) for key in _PATTERNS),
         each=_choice(where, "each", given.get("each"), (None, *get_args(Each))),
         unpriced=_choice(where, "unpriced", given.get("unpriced", "refuse"), get_args(Unpriced)),
+        reserve=_choice(where, "reserve", given.get("reserve", "exact"), get_args(Reserve)),
     )
 
 

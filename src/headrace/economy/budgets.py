@@ -19,9 +19,10 @@ from headrace.economy.entries import Entry
 from headrace.economy.holder import Holder, has_ended, machine_s, this_process
 from headrace.economy.ledger import Ledger
 from headrace.economy.money import plain_usd, shown_usd
+from headrace.economy.quote import Quote
 from headrace.errors import BudgetExceeded, PriceUnknown
 from headrace.inference.attempts import Hold
-from headrace.storage.database import Database, Row
+from headrace.storage.sql_store import Row, SqlStore
 
 LEASE_S = 3600.0
 """How long a hold lasts whose holder cannot be asked: longer than attempts take."""
@@ -51,7 +52,7 @@ class Budgets:
 
     def __init__(
         self,
-        database: Database,
+        database: SqlStore,
         budgets: Sequence[SpendBudget],
         *,
         clock: Callable[[], float] = time.time,
@@ -61,34 +62,31 @@ class Budgets:
     ) -> None:
         self.budgets = tuple(budgets)
         self._database, self._ledger = database, Ledger(database)
-        self._clock, self._machine_clock = clock, machine_clock
+        self._clock, self._machine_clock = clock, database.shared_clock or machine_clock
         self._holder = (holder or this_process()).text
         self._lease_s = lease_s
+        self._is_shared = database.shared_clock is not None
 
     def covering(self, one: Attempted) -> list[SpendBudget]:
         """The budgets that an attempt counts for."""
         return [budget for budget in self.budgets if budget.covers(one)]
 
-    def reserve(self, one: Attempted, most: int | None, processing: str, missing: str = "") -> Hold:
-        """Set `most` nano-dollars aside; None where the price is not known, and `missing` says why.
+    def reserve(self, one: Attempted, quote: Quote, processing: str) -> Hold:
+        """Set aside what an attempt can cost, or what is left where that is enough for less output.
 
         Raises BudgetExceeded or PriceUnknown.
         """
         covering = self.covering(one)
         strict = next((budget for budget in covering if budget.unpriced == "refuse"), None)
-        if most is None and strict is not None:
+        if quote.nano_usd is None and strict is not None:
             raise PriceUnknown(
-                f"the budget {strict.name!r} cannot be kept with {one.provider}/{one.model}: {missing}"
+                f"the budget {strict.name!r} cannot be kept with {one.provider}/{one.model}: {quote.missing}"
             )
         limits = [limit for budget in covering for limit in budget.limits_of(one)]
         with self._database.transaction():
-            try:
-                self._check(limits, most or 0)
-            except BudgetExceeded:
-                if not self.release_stale():
-                    raise
-                self._check(limits, most or 0)
-            return self._hold(one, most, processing, limits)
+            most, output = self._granted_after_release(limits, quote)
+            hold = self._hold(one, None if quote.nano_usd is None else most, processing, limits)
+        return Hold(hold, None if quote.nano_usd is None else most, output if limits else None)
 
     def charge(self, entry: int, limits: Sequence[tuple[str, str]], nano_usd: int) -> None:
         """Count an entry for budgets and their periods."""
@@ -111,14 +109,17 @@ class Budgets:
         now_s = self._machine_clock()
         with self._database.transaction():
             others = self.holds("holder != ? OR expires_s <= ?", (self._holder, now_s))
-            ended = {holder: has_ended(holder) for holder in {hold.holder for hold in others}}
+            ended = {
+                holder: has_ended(holder, is_shared=self._is_shared)
+                for holder in {hold.holder for hold in others}
+            }
             stale = [hold for hold in others if ended[hold.holder] or hold.expires_s <= now_s]
             for hold in stale:
                 self._ledger.add(_lost(hold, self._clock()), ())
                 self.release(hold.id)
         return len(stale)
 
-    def holds(self, where: str = "1", values: Sequence[float | str] = ()) -> list[StoredHold]:
+    def holds(self, where: str = "true", values: Sequence[float | str] = ()) -> list[StoredHold]:
         """Holds, oldest first."""
         if not self._database.exists:
             return []
@@ -141,32 +142,49 @@ class Budgets:
         values = dict(zip(names, row, strict=True))
         return StoredHold(**values, shares=tuple(shares))  # type: ignore[arg-type]
 
-    def _check(self, limits: Sequence[Limit], most: int) -> None:
+    def _granted_after_release(self, limits: Sequence[Limit], quote: Quote) -> tuple[int, int | None]:
+        """As `_granted`; where that is not all, holds that no process will settle are let go first."""
+        try:
+            granted = self._granted(limits, quote)
+        except BudgetExceeded:
+            if not self.release_stale():
+                raise
+            return self._granted(limits, quote)
+        is_whole = quote.cost is None or granted[1] == quote.output
+        return granted if is_whole or not self.release_stale() else self._granted(limits, quote)
+
+    def _granted(self, limits: Sequence[Limit], quote: Quote) -> tuple[int, int | None]:
+        """Nano-dollars and output within all limits. Raises BudgetExceeded."""
+        if quote.nano_usd == 0 and quote.cost is None:  # of this machine: it is within every limit
+            return 0, None
+        found = quote.nano_usd or 0, quote.output if quote.cost is not None else None
         for limit in limits:
             spent, held = self.used(limit.budget, limit.period) if limit.period else (0, 0)
-            if spent + held + most > limit.nano_usd:
+            granted = quote.within(limit.nano_usd - spent - held)
+            if granted is None:
+                least = quote.nano_usd or 0 if quote.cost is None else quote.cost(quote.least)
                 raise BudgetExceeded(
                     f"the budget {limit.budget!r} allows ${plain_usd(limit.nano_usd)} in "
                     f"{_shown(limit.period)}: ${plain_usd(spent)} are spent, ${plain_usd(held)} set aside, "
-                    f"and this attempt may cost ${plain_usd(most)}: wait, ask for fewer tokens, or raise it"
+                    f"and this attempt may cost ${plain_usd(least)}: wait, ask for fewer tokens, or raise it"
                 )
+            found = min(found, granted)
+        return found
 
-    def _hold(self, one: Attempted, most: int | None, processing: str, limits: Sequence[Limit]) -> Hold:
-        with self._database.transaction() as connection:
-            number = connection.execute(
-                "INSERT INTO holds (nano_usd, created_s, expires_s, holder, request_id, key_name, route, "
-                "target, provider, model, processing) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    *(most, one.unix_s, self._machine_clock() + self._lease_s, self._holder, one.request_id),
-                    *(one.key, one.route, one.target, one.provider, one.model, processing),
-                ),
-            ).lastrowid
-            assert number is not None
-            self._database.execute_many(
-                "INSERT INTO hold_shares VALUES (?, ?, ?, ?)",
-                [(number, limit.budget, limit.period, most or 0) for limit in limits if limit.period],
-            )
-        return Hold(number, most)
+    def _hold(self, one: Attempted, most: int | None, processing: str, limits: Sequence[Limit]) -> int:
+        number = self._database.insert(
+            "INSERT INTO holds (nano_usd, created_s, expires_s, holder, request_id, key_name, route, "
+            "target, provider, model, processing) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id",
+            (
+                *(most, one.unix_s, self._machine_clock() + self._lease_s, self._holder, one.request_id),
+                *(one.key, one.route, one.target, one.provider, one.model, processing),
+            ),
+        )
+        self._database.execute_many(
+            "INSERT INTO hold_shares VALUES (?, ?, ?, ?)",
+            [(number, limit.budget, limit.period, most or 0) for limit in limits if limit.period],
+        )
+        return number
 
 
 def _shown(period: str) -> str:

@@ -57,11 +57,9 @@ def _rows(ledger: Ledger, sql: str) -> list[Any]:
 
 
 def _file(ledger: Ledger) -> Iterator[str]:
-    for (text,) in _rows(ledger, "PRAGMA quick_check(5)"):
-        if text != "ok":
-            yield f"the file is damaged: {text}"
-    there = {name for (name,) in _rows(ledger, "SELECT name FROM sqlite_master WHERE type = 'trigger'")}
-    for name in sorted(_TRIGGERS - there):
+    for text in ledger.database.damage():
+        yield f"the file is damaged: {text}"
+    for name in sorted(_TRIGGERS - ledger.database.triggers()):
         yield f"the trigger {name}, which keeps the ledger from being changed, is gone"
 
 
@@ -77,9 +75,9 @@ def _sums(ledger: Ledger) -> Iterator[str]:
         yield f"there are postings of entry {entry}, and no such entry"
     for entry, total, debits in _rows(
         ledger,
-        """SELECT id, nano_usd, (SELECT coalesce(sum(nano_usd), 0) FROM ledger_postings
+        """SELECT * FROM (SELECT id, nano_usd, (SELECT coalesce(sum(nano_usd), 0) FROM ledger_postings
             WHERE entry = one.id AND class != '') AS debits
-            FROM ledger_entries one WHERE nano_usd != debits""",
+            FROM ledger_entries one) summed WHERE nano_usd != debits""",
     ):
         yield f"entry {entry} says {total:,} nano-dollars, its postings {debits:,}"
 
@@ -111,7 +109,7 @@ def _holds(ledger: Ledger) -> Iterator[str]:
         ledger,
         """SELECT share.hold, budget, share.nano_usd, holds.nano_usd FROM hold_shares share
             LEFT JOIN holds ON holds.id = share.hold
-            WHERE share.nano_usd IS NOT coalesce(holds.nano_usd, 0)""",
+            WHERE share.nano_usd != coalesce(holds.nano_usd, 0) OR holds.id IS NULL""",
     ):
         yield f"hold {hold} of {nano} nano-dollars counts {share:,} for {budget!r}"
 
@@ -119,7 +117,7 @@ def _holds(ledger: Ledger) -> Iterator[str]:
 def _bills(ledger: Ledger, prices: PriceBook) -> Iterator[str]:
     """Entries that the same version of the price list billed otherwise."""
     for number, entry in ledger.entries(
-        "kind = 'attempt' AND status = 'measured' AND price_source = ?", (prices.version,)
+        "kind = 'attempt' AND status IN ('measured', 'disputed') AND price_source = ?", (prices.version,)
     ):
         lines = {
             posting.name: (posting.quantity, posting.nano_usd)
@@ -133,17 +131,20 @@ def _bills(ledger: Ledger, prices: PriceBook) -> Iterator[str]:
 
 
 def _notes(ledger: Ledger) -> Iterator[str]:
-    [(unpriced, estimated, nano, lost)] = _rows(
+    [(unpriced, estimated, nano, lost, disputed, doubted)] = _rows(
         ledger,
         """SELECT count(*) FILTER (WHERE kind = 'attempt' AND status = 'unpriced'),
             count(*) FILTER (WHERE status = 'estimated'),
             coalesce(sum(nano_usd) FILTER (WHERE status = 'estimated'), 0),
-            count(*) FILTER (WHERE kind = 'lost') FROM ledger_entries one
+            count(*) FILTER (WHERE kind = 'lost'), count(*) FILTER (WHERE status = 'disputed'),
+            coalesce(sum(nano_usd) FILTER (WHERE status = 'disputed'), 0) FROM ledger_entries one
             WHERE NOT EXISTS (SELECT 1 FROM ledger_entries later WHERE later.corrects = one.id)""",
     )
     if unpriced:
         yield f"{unpriced:,} attempts are unpriced: set [prices] and run `headrace spend rerate`"
     if estimated:
         yield f"{estimated:,} attempts are estimated, ${plain_usd(nano)} in sum: `headrace spend reconcile`"
+    if disputed:
+        yield f"{disputed:,} attempts are disputed, ${plain_usd(doubted)} in sum: their usage cannot be right"
     if lost:
         yield f"{lost:,} attempts were lost before they were booked: `headrace spend reconcile`"

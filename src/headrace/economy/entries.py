@@ -11,9 +11,9 @@ from msgspec.structs import fields
 from headrace.economy.rates import BillLine
 
 Kind = Literal["attempt", "lost", "correction", "reconciliation", "machine"]
-Status = Literal["measured", "reported", "estimated", "unpriced", "not_billed"]
-"""What the amount is from: usage and prices; the provider's own statement; a bound or a count of ours. Or
-there is none: the price is not known, or nothing was billed."""
+Status = Literal["measured", "disputed", "reported", "estimated", "unpriced", "not_billed"]
+"""What the amount is from: usage and prices, also where the usage cannot be right; the provider's own
+statement; a bound or a count of ours. Or there is none: the price is not known, or nothing was billed."""
 
 
 class Entry(Struct, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 from headrace.economy.money import plain_usd
 from headrace.economy.quantities import CLASSES
-from headrace.storage.database import Database
+from headrace.storage.sql_store import SqlStore
 
 COLUMNS = (
     *("BilledCost", "BillingAccountId", "BillingAccountName", "BillingCurrency", "BillingPeriodEnd"),
@@ -27,7 +27,7 @@ COLUMNS = (
 _LOCAL = "Headrace"
 
 
-def write_focus(database: Database, out: TextIO, first: str, last: str) -> int:
+def write_focus(database: SqlStore, out: TextIO, first: str, last: str) -> int:
     """Write the rows from the first to the last day; how many."""
     writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
     writer.writeheader()
@@ -38,7 +38,7 @@ def write_focus(database: Database, out: TextIO, first: str, last: str) -> int:
     return count
 
 
-def _rows(database: Database, first: str, last: str) -> Iterator[dict[str, str]]:
+def _rows(database: SqlStore, first: str, last: str) -> Iterator[dict[str, str]]:
     if not database.exists:
         return
     found: list[Any] = database.query(

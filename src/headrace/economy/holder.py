@@ -38,8 +38,9 @@ def machine_s() -> float:
     return time.clock_gettime(clock)
 
 
-def has_ended(text: str) -> bool:
-    """Whether a stored holder certainly runs no more. False where this cannot be known."""
+def has_ended(text: str, *, is_shared: bool = False) -> bool:
+    """Whether a stored holder certainly runs no more. False where this cannot be known, as of another machine
+    with which a store is shared."""
     try:
         holder = msgspec.json.decode(text.encode(), type=Holder)
     except msgspec.MsgspecError:
@@ -47,7 +48,7 @@ def has_ended(text: str) -> bool:
     if not holder.boot or not _boot():
         return False
     if holder.boot != _boot():
-        return True
+        return not is_shared
     known = holder.namespace and holder.started and holder.namespace == _namespace()
     return bool(known) and _started(holder.pid) != holder.started
 

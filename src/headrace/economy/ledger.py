@@ -13,7 +13,7 @@ from msgspec.structs import astuple, replace
 
 from headrace.economy.entries import ENTRY_FIELDS, Entry, Posting, postings_of
 from headrace.economy.rates import BillLine
-from headrace.storage.database import Database, Row
+from headrace.storage.sql_store import Row, SqlStore
 
 _COLUMNS = ", ".join(ENTRY_FIELDS)
 _PLACES = ", ".join("?" for _ in range(len(ENTRY_FIELDS) + 2))
@@ -22,7 +22,7 @@ _PLACES = ", ".join("?" for _ in range(len(ENTRY_FIELDS) + 2))
 class Ledger:
     """The entries in a database. Its methods may be called within a transaction of the database."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: SqlStore) -> None:
         self.database = database
 
     def add(self, entry: Entry, lines: Sequence[BillLine]) -> int:
@@ -54,7 +54,7 @@ class Ledger:
         assert found is not None, number
         return found[1]
 
-    def entries(self, where: str = "1", values: Sequence[float | str] = ()) -> Iterator[tuple[int, Entry]]:
+    def entries(self, where: str = "true", values: Sequence[float | str] = ()) -> Iterator[tuple[int, Entry]]:
         """Entries with their numbers, oldest first, read in parts so that a long ledger needs no memory."""
         last = 0
         while self.database.exists:

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing
 
 from msgspec import Struct
 
@@ -24,10 +23,9 @@ from headrace.economy.rates import BillLine
 from headrace.engine.request import Usage
 from headrace.errors import StoreError
 from headrace.inference.call_context import CallContext
-from headrace.inference.events import Started
-from headrace.inference.handler import Batch, Handler
+from headrace.inference.handler import Batch, EventBatches, Handler, Unchanged
 from headrace.inference.requests import InferenceRequest
-from headrace.storage.database import Database
+from headrace.storage.sql_store import SqlStore
 
 LOG = logging.getLogger("headrace.economy")
 IDLE, MACHINE_TIME = "idle", "machine_time"
@@ -165,7 +163,7 @@ class MachineRecorder:
             LOG.error("%d nano-dollars of this machine are not booked: %s", total, error.message)
 
 
-def machine_recorder(database: Database, usd_per_hour: float) -> MachineRecorder | None:
+def machine_recorder(database: SqlStore, usd_per_hour: float) -> MachineRecorder | None:
     """The recorder of a machine with this price; None where it costs nothing."""
     if not usd_per_hour:
         return None
@@ -178,16 +176,18 @@ class MachineHandler:
     def __init__(self, inner: Handler, recorder: MachineRecorder) -> None:
         self._inner, self._recorder = inner, recorder
 
-    async def handle(self, request: InferenceRequest, call: CallContext) -> AsyncGenerator[Batch]:
+    def handle(self, request: InferenceRequest, call: CallContext) -> EventBatches:
         """See `Handler.handle`."""
-        share, before = None, len(call.usages)
-        try:
-            async with aclosing(self._inner.handle(request, call)) as batches:
-                async for batch in batches:
-                    if share is None and isinstance(batch[0], Started):
-                        share = self._recorder.begin()
-                    yield batch
-        finally:
+        share: MachineShare | None = None
+        before = len(call.usages)
+
+        def started(batch: Batch) -> None:
+            nonlocal share
+            share = self._recorder.begin()
+
+        def ended() -> None:
             if share is not None:
-                ended, number = share, before + 1
-                call.when_ended(lambda: self._recorder.end(ended, call, call.usages[before:], number))
+                one, number = share, before + 1
+                call.when_ended(lambda: self._recorder.end(one, call, call.usages[before:], number))
+
+        return Unchanged(self._inner.handle(request, call), started=started, ended=ended)

@@ -61,9 +61,3 @@ class PriceBook:
             return Bill(rates.bill(quantities), rates.source)
         except Unpriced as reason:
             return Bill((), "", str(reason))
-
-    def most(
-        self, provider: str, model: str, quantities: Quantities, *, processing: str, unix_s: float
-    ) -> int:
-        """The most that usage of at most these quantities can cost, nano-dollars. Raises Unpriced."""
-        return self.rates(provider, model, tier_of(processing), unix_s).most(quantities)

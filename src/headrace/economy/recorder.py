@@ -20,10 +20,12 @@ from headrace.economy.holder import Holder, machine_s
 from headrace.economy.ledger import Ledger
 from headrace.economy.prices import PriceBook
 from headrace.economy.quantities import quantities_of
+from headrace.economy.quote import Quote
 from headrace.economy.rates import Unpriced
+from headrace.economy.tiers import tier_of
 from headrace.errors import StoreBusy, StoreError
 from headrace.inference.attempts import Attempt, Hold, TokenCounts
-from headrace.storage.database import Database
+from headrace.storage.sql_store import SqlStore
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -42,7 +44,7 @@ class LedgerRecorder:
 
     def __init__(
         self,
-        database: Database,
+        database: SqlStore,
         prices: PriceBook,
         budgets: Sequence[SpendBudget] = (),
         *,
@@ -59,6 +61,14 @@ class LedgerRecorder:
         self._database, self._clock = database, clock
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-ledger")
 
+    def bounds(self, *, account: str, target: str, provider: str, model: str, route: str) -> bool:
+        """See `SpendRecorder.bounds`."""
+        if not self.budgets.budgets:
+            return False
+        names = {"key": account, "route": route, "target": target, "provider": provider, "model": model}
+        one = Attempted(**names, request_id="", unix_s=0)
+        return any(budget.reserve == "exact" for budget in self.budgets.covering(one))
+
     async def reserve(
         self,
         *,
@@ -70,8 +80,9 @@ class LedgerRecorder:
         request_id: str = "",
         route: str = "",
         processing: str = "standard",
+        least_output: int = 0,
     ) -> Hold:
-        """Set aside what an attempt with at most these tokens can cost."""
+        """Set aside what an attempt with at most these tokens can cost; see `SpendRecorder.reserve`."""
         one = Attempted(
             key=account,
             route=route,
@@ -81,7 +92,7 @@ class LedgerRecorder:
             request_id=request_id,
             unix_s=self._clock(),
         )
-        reserved = self._start(self._reserve, one, most, processing)
+        reserved = self._start(self._reserve, one, most, processing, least_output)
         try:
             return await asyncio.shield(reserved)
         except asyncio.CancelledError:  # the caller is gone and will not settle
@@ -109,22 +120,15 @@ class LedgerRecorder:
         if not reserved.cancelled() and reserved.exception() is None:
             self._thread.submit(_patiently, partial(self.budgets.release, reserved.result().id))
 
-    def _reserve(self, one: Attempted, most: TokenCounts, processing: str) -> Hold:
-        nano_usd, missing = None, ""
-        if not one.provider:
-            nano_usd = 0  # the time of this machine is bought already
-        else:
-            try:
-                nano_usd = self.prices.most(
-                    one.provider,
-                    one.model,
-                    quantities_of(most),
-                    processing=processing,
-                    unix_s=one.unix_s,
-                )
-            except Unpriced as reason:
-                missing = str(reason)
-        return self.budgets.reserve(one, nano_usd, processing, missing)
+    def _reserve(self, one: Attempted, most: TokenCounts, processing: str, least_output: int) -> Hold:
+        if not one.provider:  # the time of this machine is bought already
+            return self.budgets.reserve(one, Quote(0), processing)
+        try:
+            rates = self.prices.rates(one.provider, one.model, tier_of(processing), one.unix_s)
+            quote = Quote.of(rates, quantities_of(most), least_output)
+        except Unpriced as reason:
+            return self.budgets.reserve(one, Quote(None, missing=str(reason)), processing)
+        return self.budgets.reserve(one, quote, processing)
 
     def _settle(self, hold: Hold, attempt: Attempt) -> int | None:
         try:
@@ -195,6 +199,7 @@ def _evidence(attempt: Attempt, hold: Hold | StoredHold) -> Evidence:
         tokens=attempt.tokens,
         reported_nano_usd=attempt.reported_nano_usd,
         most=hold.nano_usd,
+        plausible=attempt.plausible,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, cast
 from msgspec import Struct
 
 from headrace.economy.quantities import CLASSES
-from headrace.storage.database import Database
+from headrace.storage.sql_store import SqlStore
 
 By = Literal["key", "model", "provider", "route", "day", "class", "status"]
 FIRST_DAY, LAST_DAY = "0000-01-01", "9999-12-31"
@@ -40,7 +40,7 @@ class SpendRow(Struct, frozen=True, kw_only=True):
     lost: int
 
 
-def spend_by(database: Database, by: By, first: str = FIRST_DAY, last: str = LAST_DAY) -> list[SpendRow]:
+def spend_by(database: SqlStore, by: By, first: str = FIRST_DAY, last: str = LAST_DAY) -> list[SpendRow]:
     """A row for each name, of entries from the first to the last day; days in order, else the dearest
     first."""
     if not database.exists:

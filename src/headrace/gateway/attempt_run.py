@@ -10,6 +10,7 @@ from contextlib import aclosing
 from msgspec.structs import replace
 
 from headrace.errors import ContextLengthExceeded, HeadraceError, InvalidRequest, Overloaded
+from headrace.gateway.reservation import reserved
 from headrace.gateway.target_state import TargetState
 from headrace.inference.attempts import Attempt, AttemptKind, Billed, Hold, SpendRecorder, TokenCounts
 from headrace.inference.call_context import CallContext
@@ -17,11 +18,8 @@ from headrace.inference.events import InferenceEvent, OutputDelta, Prepared, Pro
 from headrace.inference.handler import Batch, Handler
 from headrace.inference.requests import GenerationRequest
 from headrace.providers.failure import AttemptFailed, Failure
-from headrace.providers.remote_attempt import RemoteAttempt, choices_of, prompt_tokens
+from headrace.providers.remote_attempt import RemoteAttempt
 from headrace.providers.usage import ReportedUsage
-
-UNBOUNDED_OUTPUT = 32_768
-"""Tokens of a choice for which money is set aside where the request has no `max_tokens`."""
 
 PATIENCE_S = 30.0
 """A target that does not keep a shorter deadline of a request has not failed."""
@@ -67,16 +65,8 @@ class AttemptRun:
         state.in_flight, self._is_open = state.in_flight + 1, True
         self._is_hurried = deadline_s - asyncio.get_running_loop().time() < PATIENCE_S
         try:
-            self._hold = await spend.reserve(
-                account=self._call.account.name,
-                target=state.name,
-                provider=state.provider,
-                model=state.provider_model,
-                most=worst_case(self._request),
-                request_id=self._call.booking_id,
-                route=self._route,
-            )
-            self._spend = spend
+            reservation = await reserved(spend, state, self._request, self._call, self._route)
+            self._spend, self._hold, self._request = spend, reservation.hold, reservation.request
             if state.remote is None:
                 self._batches = self._local_batches(local)
             else:
@@ -85,6 +75,8 @@ class AttemptRun:
             self.first = await anext(self._batches)
             self._first_s = time.monotonic() - self._start_s
             await self._look(self.first)
+            for name, message in reservation.warnings.items():
+                self._call.warn(name, message)
         except StopAsyncIteration:
             await self._fail(Failure(phase="end", kind="truncated", message="answered nothing", billed="yes"))
         except AttemptFailed as error:
@@ -179,6 +171,7 @@ class AttemptRun:
             raw_usage=self._usage.raw,
             reported_nano_usd=self._usage.nano_usd,
             route=self._route,
+            plausible=None if self._remote is None else self._remote.plausible,
         )
         self.cost_nano_usd = await self._spend.settle(hold, attempt)
 
@@ -207,12 +200,6 @@ class AttemptRun:
             raise AttemptFailed(local_failure(error)) from error
         if held:
             yield held
-
-
-def worst_case(request: GenerationRequest) -> TokenCounts:
-    """The most tokens that a request may come to."""
-    each = int(request.sampling.get("max_tokens") or UNBOUNDED_OUTPUT)
-    return TokenCounts(input=prompt_tokens(request), output=each * choices_of(request))
 
 
 def _local_tokens(batch: Batch) -> TokenCounts:

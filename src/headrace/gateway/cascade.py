@@ -31,7 +31,7 @@ from headrace.inference.handler import Batch
 from headrace.inference.model_runner import ModelRunner
 from headrace.inference.requests import CompletionRequest, GenerationRequest, RouteWishes
 from headrace.inference.result import ChoiceResult
-from headrace.providers.remote_attempt import choices_of
+from headrace.providers.bounds import choices_of
 from headrace.tasks.classify import classify
 
 LOG = logging.getLogger("headrace.gateway")

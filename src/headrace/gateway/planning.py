@@ -10,7 +10,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headrace.errors import HeadraceError, InvalidRequest
-from headrace.gateway.attempt_run import worst_case
 from headrace.gateway.labels import Labeler
 from headrace.gateway.policies.difficulty import POLICY as DIFFICULTY
 from headrace.gateway.policies.difficulty import is_hard
@@ -18,18 +17,24 @@ from headrace.gateway.policies.policy import CandidateTarget, Facts, RankedTarge
 from headrace.gateway.policies.registry import policy_named
 from headrace.gateway.privacy import FAILED, UNREAD, PrivacyCheck, Private
 from headrace.gateway.purse import Purse
+from headrace.gateway.reservation import estimate
 from headrace.gateway.routes import LocalTarget, Route
 from headrace.gateway.target_state import TargetState
+from headrace.inference.accounts import Account
 from headrace.inference.attempts import TokenCounts
 from headrace.inference.call_context import CallContext
 from headrace.inference.model_runner import ModelRunner
 from headrace.inference.quoter import Payer, Quoter
 from headrace.inference.requests import ChatRequest, GenerationRequest, InferenceRequest, RouteWishes
+from headrace.providers.bounds import DEFAULT_OUTPUT, choices_of, output_bound
 from headrace.providers.capabilities import only_generates
-from headrace.providers.remote_attempt import choices_of, prompt_tokens
+from headrace.providers.remote_attempt import prompt_tokens
+from headrace.storage.keys import KeyLimits
 
 USUAL_OUTPUT = 256
 """Tokens of an answer, before any was measured."""
+MOST_KEPT = 32
+"""Targets of a plan: more than attempts are ever made."""
 NO_WISHES = RouteWishes()
 
 
@@ -62,6 +67,7 @@ class Planner:
         wishes = request.route or NO_WISHES
         if wishes.quality is not None and "gate" not in policy.needs:
             call.warn("route", f"quality has no effect: {route.name!r} is no cascade")
+        asked = _bounded(asked, wishes, call)
         facts = await self._facts(route, states, asked, policy, call)
         candidates = await self._candidates(route, states, asked, facts, policy, call)
         private = await self._private(route, asked, wishes, call)
@@ -69,7 +75,13 @@ class Planner:
         kept: list[RankedTarget] = []
         excluded: list[tuple[CandidateTarget, str]] = []
         for one in ranked:
-            lacks = _lacks(one.candidate, wishes, private, states[one.candidate.index], facts)
+            if len(kept) == MOST_KEPT:
+                break
+            state = states[one.candidate.index]
+            if wishes.max_usd is not None:
+                most = self._exact_most(state, asked, route)
+                one = replace(one, candidate=replace(one.candidate, most_nano_usd=most))
+            lacks = _lacks(one.candidate, wishes, private, state, facts)
             if lacks is None:
                 kept.append(one)
             else:
@@ -116,7 +128,7 @@ class Planner:
         if "left" in policy.needs:
             left = await self.quoter.left([_payer(one, route, call) for one in states])
         tokens = TokenCounts(input=facts.prompt_tokens, output=facts.output_tokens)
-        most = worst_case(request)
+        most = estimate(request)
         found: list[CandidateTarget] = []
         for index, state in enumerate(states):
             seconds = state.speed.seconds(facts.prompt_tokens, facts.output_tokens)
@@ -134,6 +146,19 @@ class Planner:
                 )
             )
         return found
+
+    def _exact_most(self, state: TargetState, request: GenerationRequest, route: Route) -> int | None:
+        """The most that the request can cost at a target, by the bytes that are sent; None: not known."""
+        if state.remote is None:
+            return 0
+        own = CallContext(request_id="most", account=Account("", KeyLimits()))
+        try:
+            sent = state.remote.adapted(request, route.settings.drop, own)
+        except HeadraceError:  # it is refused when its turn comes
+            return None
+        output = output_bound(sent, state.remote.target).most
+        tokens = TokenCounts(input=state.remote.most_input(sent), output=output)
+        return self.quoter.most(state.provider, state.provider_model, tokens)
 
     async def _private(
         self, route: Route, request: GenerationRequest, wishes: RouteWishes, call: CallContext
@@ -161,7 +186,7 @@ def purse_of(plan: Plan, states: Sequence[TargetState]) -> Purse | None:
     wishes = plan.request.route
     if wishes is None or wishes.max_usd is None:
         return None
-    most = {states[one.index]: one.most_nano_usd for one in plan.candidates}
+    most = {states[one.candidate.index]: one.candidate.most_nano_usd for one in plan.ranked}
     known = {state: nano for state, nano in most.items() if nano is not None}
     return Purse(int(wishes.max_usd * 1e9), known)
 
@@ -233,6 +258,14 @@ def _as_wished(request: GenerationRequest, wishes: RouteWishes, effort: str | No
     if wishes.max_s is not None:
         request = replace(request, deadline_s=min(wishes.max_s, request.deadline_s or wishes.max_s))
     return _with_effort(request, effort)
+
+
+def _bounded(request: GenerationRequest, wishes: RouteWishes, call: CallContext) -> GenerationRequest:
+    """With a limit of the output, where money is limited: without one it could cost anything."""
+    if wishes.max_usd is None or request.sampling.get("max_tokens") is not None:
+        return request
+    call.warn("max_tokens", f"is {DEFAULT_OUTPUT:,}: route.max_usd bounds the output, and no limit was sent")
+    return replace(request, sampling={**request.sampling, "max_tokens": DEFAULT_OUTPUT})
 
 
 def _with_effort(request: GenerationRequest, effort: str | None) -> GenerationRequest:

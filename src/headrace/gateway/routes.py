@@ -93,7 +93,15 @@ class _Reader(Struct):
         one = self.settings[name]
         if one.provider is not None:
             provider = self._provider(one.provider, f"{self.where}.{name}.provider")
-            return [RemoteTarget(name=name, provider=provider, model=one.model or name, context=one.context)]
+            return [
+                RemoteTarget(
+                    name=name,
+                    provider=provider,
+                    model=one.model or name,
+                    context=one.context,
+                    max_output_tokens=one.max_output_tokens,
+                )
+            ]
         return [target for word in one.targets for target in self._named(word, name, (*seen, name))]
 
     def _named(self, word: str, name: str, seen: Sequence[str]) -> list[Target]:

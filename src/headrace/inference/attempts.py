@@ -54,17 +54,30 @@ class Attempt(Struct, frozen=True, kw_only=True):
     reported_nano_usd: int | None = None
     processing: str = "standard"
     route: str = ""
+    plausible: TokenCounts | None = None
+    """The most that can be right by what was sent and received: `input` of all classes, `output` without
+    reasoning, and `reasoning`. None where that is not known."""
 
 
 class Hold(Struct, frozen=True):
-    """Money that is set aside for an attempt. `nano_usd` None: the price is not known."""
+    """Money that is set aside for an attempt. `nano_usd` None: the price is not known.
+
+    `output` are the tokens that a budget lets it write, of all choices and with reasoning; None where no
+    budget bounds them.
+    """
 
     id: int
     nano_usd: int | None
+    output: int | None = None
 
 
 class SpendRecorder(Protocol):
     """Sets money aside before an attempt and records what it cost after it. Integer nano-dollars."""
+
+    def bounds(self, *, account: str, target: str, provider: str, model: str, route: str) -> bool:
+        """Whether a budget that is kept exactly covers such an attempt: then `most` must be a true bound, and
+        the output that is granted is sent to the target as its limit."""
+        ...
 
     async def reserve(
         self,
@@ -77,9 +90,14 @@ class SpendRecorder(Protocol):
         request_id: str = "",
         route: str = "",
         processing: str = "standard",
+        least_output: int = 0,
     ) -> Hold:
         """Set aside the worst case of an attempt; raises where a budget does not allow it. Limits per request
-        and per route need the request's id and the route's name."""
+        and per route need the request's id and the route's name.
+
+        With `least_output` a budget that has not enough for `most` may grant less output, not less than
+        that; see `Hold.output`.
+        """
         ...
 
     async def settle(self, hold: Hold, attempt: Attempt) -> int | None:

@@ -42,13 +42,14 @@ class Handler(Protocol):
 
 
 class Unchanged:
-    """The batches of another handler as they are. `first` sees the first one; `ended` runs when it is closed.
+    """The batches of another handler as they are. `first` sees the first one, `started` the second; `ended`
+    runs when it is closed.
 
     A generator that yields each batch again costs the execution of its frame per token of every stream. This
     returns the awaitables of the other handler.
     """
 
-    __slots__ = ("_batches", "_ended", "_first")
+    __slots__ = ("_batches", "_ended", "_looks")
 
     def __init__(
         self,
@@ -56,20 +57,24 @@ class Unchanged:
         *,
         ended: Callable[[], None],
         first: Callable[[Batch], None] | None = None,
+        started: Callable[[Batch], None] | None = None,
     ) -> None:
-        self._batches, self._first = batches, first
+        self._batches = batches
         self._ended: Callable[[], None] | None = ended
+        looks = (first,) if started is None else (first, started)
+        self._looks = [] if looks == (None,) else [*reversed(looks)]  # the last one is next
 
     def __aiter__(self) -> Self:
         return self
 
     def __anext__(self) -> Awaitable[Batch]:
-        return self._batches.__anext__() if self._first is None else self._see_first(self._first)
+        return self._see() if self._looks else self._batches.__anext__()
 
-    async def _see_first(self, first: Callable[[Batch], None]) -> Batch:
+    async def _see(self) -> Batch:
         batch = await self._batches.__anext__()
-        self._first = None
-        first(batch)
+        look = self._looks.pop()
+        if look is not None:
+            look(batch)
         return batch
 
     async def aclose(self) -> None:

@@ -11,10 +11,12 @@ import msgspec
 from headrace.chat.messages import message_texts
 from headrace.chat.tool_formats.events import CallStart, Text
 from headrace.engine.request import Timing, Usage
+from headrace.inference.attempts import TokenCounts
 from headrace.inference.call_context import HOPS
 from headrace.inference.events import InferenceEvent, OutputDelta, PromptFinished
 from headrace.inference.requests import ChatRequest, CompletionRequest, GenerationRequest
 from headrace.providers.answer import Answer, MalformedAnswer, UnusableAnswer
+from headrace.providers.bounds import choices_of, plausible
 from headrace.providers.dialect import Dialect, UpstreamReader, Warn
 from headrace.providers.failure import AttemptFailed, Failure, Kind, shown
 from headrace.providers.table import ProviderRow
@@ -49,6 +51,8 @@ class RemoteAttempt:
         self.fingerprint: str | None = None
         self.first_content_s: float | None = None
         self.was_sent = False
+        self._body = b""
+        self._reply: UpstreamReply | None = None
         self._start_s = time.monotonic()
 
     async def batches(self) -> AsyncGenerator[Sequence[InferenceEvent]]:
@@ -61,7 +65,7 @@ class RemoteAttempt:
         reader: UpstreamReader | None = None
         reply: UpstreamReply | None = None
         try:
-            reply = await self._sent()
+            self._reply = reply = await self._sent()
             reader = self._dialect.reader(self._request, self._target, answer, self._warn)
             held: list[OutputDelta] = []
             async with aclosing(reply.events()) as pieces:
@@ -95,6 +99,13 @@ class RemoteAttempt:
             if reply is not None:
                 await reply.close()
 
+    @property
+    def plausible(self) -> TokenCounts | None:
+        """The most that its usage can be, by what was sent and received; None before there is a reply."""
+        if self._reply is None:
+            return None
+        return plausible(self._request, self._target, self._body, self._reply.received)
+
     async def _sent(self) -> UpstreamReply:
         outgoing = self._dialect.outgoing(self._request, self._target, self._warn)
         headers = {
@@ -104,7 +115,7 @@ class RemoteAttempt:
             **self._dialect.headers,
             **key_headers(self._target.row, self._key),
         }
-        self.was_sent = True
+        self.was_sent, self._body = True, outgoing.body
         reply = await self._upstream.send(outgoing.path, outgoing.body, headers, self._deadline_s)
         if reply.status == 200:
             return reply
@@ -164,12 +175,6 @@ def key_headers(row: ProviderRow, key: str | None) -> dict[str, str]:
     if key is None:
         return {}
     return {row.key_header: key} if row.key_header else {"authorization": f"Bearer {key}"}
-
-
-def choices_of(request: GenerationRequest) -> int:
-    """Choices of all prompts together."""
-    prompts = len(request.prompts) if isinstance(request, CompletionRequest) else 1
-    return prompts * int(request.sampling.get("n") or 1)
 
 
 def prompt_tokens(request: GenerationRequest) -> int:

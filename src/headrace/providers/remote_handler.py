@@ -11,6 +11,7 @@ from headrace.inference.call_context import CallContext
 from headrace.inference.events import Prepared, PreparedPrompt, Started
 from headrace.inference.handler import Batch
 from headrace.inference.requests import CompletionRequest, GenerationRequest, InferenceRequest
+from headrace.providers.bounds import input_bound
 from headrace.providers.capabilities import DEFAULTS, adapted
 from headrace.providers.dialects.registry import dialect_of
 from headrace.providers.failure import AttemptFailed, Failure, error_of
@@ -47,6 +48,11 @@ class RemoteHandler:
                     yield batch
         except AttemptFailed as error:
             raise error_of(error.failure, self.target.name) from error
+
+    def most_input(self, request: GenerationRequest) -> int:
+        """The most tokens that the input of a request, as it was adapted, can come to."""
+        outgoing = self._dialect.outgoing(request, self.target, lambda param, message: None)
+        return input_bound(request, outgoing.body, self.target)
 
     def adapted(
         self, request: InferenceRequest, drop: Collection[str], call: CallContext

@@ -33,6 +33,9 @@ class ProviderRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     reasoning goes back, if it does. `continues` is how the last message is continued. `extra` goes into every
     body; with `extra_needs_reasoning` only where reasoning is asked for. `extra_fields`: it takes Headrace's
     own fields.
+    `max_output` are the tokens that its models write at most, `reasoning_beyond` how many of reasoning may
+    come on top of the limit of an answer: by patterns of the model's name, the first that matches counts.
+    `image_tokens` is the most that one image counts as.
     """
 
     dialect: DialectName = "openai_chat"
@@ -66,6 +69,9 @@ class ProviderRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     extra: Mapping[str, Any] = {}
     extra_needs_reasoning: bool = False
     extra_fields: bool = False
+    max_output: Mapping[str, int] = {}
+    reasoning_beyond: Mapping[str, int] = {}
+    image_tokens: int = 50_000
 
     def honors(self, parameter: str) -> bool:
         """Whether it honors a field of SamplingParams."""

@@ -128,6 +128,8 @@ class UpstreamReply:
         self._closed_because = ""
         self._finishing: asyncio.Future[None] | None = None
         self.status = response.status
+        self.received = 0
+        """Bytes of its events so far."""
 
     @property
     def headers(self) -> CIMultiDictProxy[str]:
@@ -174,13 +176,13 @@ class UpstreamReply:
                 f"replied with {self.content_type[:60]!r} where a stream of events was asked for",
                 self.status,
             )
-        splitter, size = SseSplitter(), 0
+        splitter = SseSplitter()
         wait_s = self._settings.first_byte_timeout
         try:
             while data := await self._read(wait_s):
                 wait_s = self._settings.idle_timeout
-                size += len(data)
-                if size > MAX_REPLY_BYTES:
+                self.received += len(data)
+                if self.received > MAX_REPLY_BYTES:
                     raise SseError(f"sent more than {MAX_REPLY_BYTES:,} bytes")
                 events = splitter.feed(data)
                 if events:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from headrace.errors import StoreBusy, StoreError
 from headrace.storage.schema import MIGRATIONS
+from headrace.storage.sql_store import Row, Value
 
 BUSY_TIMEOUT_S = 1.0
 """How long a call waits for a lock of another process."""
@@ -22,8 +23,6 @@ TURN_TIMEOUT_S = 10.0
 """How long it waits for transactions of this process, of which each makes progress."""
 PRIVATE_MODE = 0o600
 
-Row = tuple[int | float | str | bytes | None, ...]
-Value = int | float | str | bytes | None
 LOG = logging.getLogger("headrace.storage")
 
 
@@ -45,6 +44,11 @@ class Database:
         self._busy = False  # the last call timed out
 
     @property
+    def shared_clock(self) -> None:
+        """See `SqlStore.shared_clock`: whoever has the file is on this machine."""
+        return None
+
+    @property
     def exists(self) -> bool:
         """True if there is something to read; this does not create the file."""
         return self._writer is not None or (self.path is not None and self.path.is_file())
@@ -61,6 +65,12 @@ class Database:
         """Run one statement in its own transaction (or the enclosing one); returns how many rows changed."""
         with self.transaction() as connection:
             return connection.execute(sql, values).rowcount
+
+    def insert(self, sql: str, values: Sequence[Value] = ()) -> int:
+        """Run an INSERT … RETURNING of one row's number in its own transaction (or the enclosing one)."""
+        with self.transaction() as connection:
+            [(number,)] = connection.execute(sql, values).fetchall()
+        return number
 
     def execute_many(self, sql: str, rows: Sequence[Sequence[Value]]) -> None:
         """Run one statement for each of `rows`, in one transaction."""
@@ -92,6 +102,14 @@ class Database:
         """Remove deleted data also from the write-ahead log, unless another process reads just now."""
         with self._locked(self._writing):
             self._open_writer().execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def damage(self) -> list[str]:
+        """What is wrong with the file."""
+        return [str(text) for (text,) in self.query("PRAGMA quick_check(5)") if text != "ok"]
+
+    def triggers(self) -> set[str]:
+        """The names of the triggers that are there."""
+        return {str(name) for (name,) in self.query("SELECT name FROM sqlite_master WHERE type = 'trigger'")}
 
     def close(self) -> None:
         """Close the file; a later call reopens it."""

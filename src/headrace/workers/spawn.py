@@ -8,13 +8,13 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterable
 
 from msgspec import Struct
 
-SECRETS = re.compile(
-    r"(^|_)(API_?KEYS?|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|ACCESS_KEY|PRIVATE_KEY)(_|$)", re.IGNORECASE
-)
+SECRETS = re.compile(r"(^|_)((API)?KEYS?|TOKENS?|SECRETS?|PASSWORD|PASSWD|CREDENTIALS?)(_|$)", re.IGNORECASE)
 """Names of variables that a worker does not get: it computes, and calls nobody."""
+_hidden = {"HEADRACE_LEDGER"}  # as the environment itself, of this process
 
 
 TURNS_FILE_BYTES = 2**16
@@ -39,6 +39,11 @@ def turns_file() -> int | None:
     return number
 
 
+def hide(variables: Iterable[str]) -> None:
+    """Workers that are started from now on do not get these variables of the environment either."""
+    _hidden.update(variables)
+
+
 def spawn(turns: int | None = None) -> Spawned:
     """Start a worker. It inherits only its end of the socket, stderr, the file of `turns`, and variables that
     are no secrets. It exits when the socket closes; SIGINT, which a terminal sends to all, is blocked in it
@@ -49,7 +54,11 @@ def spawn(turns: int | None = None) -> Spawned:
         # -P: import nothing from the current directory of the server.
         inherited = [number] if turns is None else [number, turns]
         command = [sys.executable, "-P", "-m", "headrace.workers", *map(str, inherited)]
-        environment = {name: value for name, value in os.environ.items() if not SECRETS.search(name)}
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if not SECRETS.search(name) and name not in _hidden
+        }
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # a process inherits the mask
         try:
             process = subprocess.Popen(

@@ -16,7 +16,7 @@ from headrace.api.service import get_service
 from headrace.economy.entries import day_of
 from headrace.economy.money import usd_of
 from headrace.errors import InvalidRequest
-from headrace.storage.database import Database
+from headrace.storage.sql_store import SqlStore
 
 DAY_S = 86_400
 MAX_BUCKETS = 180
@@ -87,10 +87,10 @@ async def organization_costs(http: HttpRequest) -> Response:
     service, query = get_service(http), read_query(CostQuery, http)
     if "start_time" not in http.query_params:
         raise InvalidRequest("start_time is missing: the first day, in Unix seconds", param="start_time")
-    return json_response(await service.run_in_thread(lambda: _page(service.database, query)))
+    return json_response(await service.run_in_thread(lambda: _page(service.ledger, query)))
 
 
-def _page(database: Database, query: CostQuery) -> CostPage:
+def _page(database: SqlStore, query: CostQuery) -> CostPage:
     start = (query.start_time if query.page is None else query.page) // DAY_S * DAY_S
     end = query.end_time if query.end_time is not None else _after_last_day(database, start)
     starts = list(range(start, max(start, end), DAY_S)[: query.limit + 1])
@@ -106,14 +106,14 @@ def _page(database: Database, query: CostQuery) -> CostPage:
     )
 
 
-def _after_last_day(database: Database, start: int) -> int:
+def _after_last_day(database: SqlStore, start: int) -> int:
     if not database.exists:
         return start + 1
     [(last,)] = database.query("SELECT coalesce(max(started_s), 0) FROM ledger_entries")
     return int(last or 0) + 1
 
 
-def _results(database: Database, query: CostQuery, starts: list[int]) -> dict[str, list[CostResult]]:
+def _results(database: SqlStore, query: CostQuery, starts: list[int]) -> dict[str, list[CostResult]]:
     found: dict[str, list[CostResult]] = defaultdict(list)
     if not starts or not database.exists:
         return found
