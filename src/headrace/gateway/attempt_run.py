@@ -18,7 +18,7 @@ from headrace.inference.events import InferenceEvent, OutputDelta, Prepared, Pro
 from headrace.inference.handler import Batch, Handler
 from headrace.inference.requests import GenerationRequest
 from headrace.providers.failure import AttemptFailed, Failure
-from headrace.providers.remote_attempt import RemoteAttempt
+from headrace.providers.remote_attempt import RemoteAttempt, prompt_tokens
 from headrace.providers.usage import ReportedUsage
 
 PATIENCE_S = 30.0
