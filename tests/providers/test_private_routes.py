@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import random
@@ -14,7 +15,7 @@ from fake_provider import Exchange, Gateway, delta, events, usage
 
 from headrace.chat.messages import Message
 from headrace.chat.tool_formats.events import Arguments, CallEnd, CallStart, Reasoning, Text
-from headrace.gateway.privacy import FAILED, UNREAD, Private, PrivacyCheck, Restorer
+from headrace.gateway.privacy import FAILED, UNREAD, PrivacyCheck, Private, Restorer
 from headrace.inference.accounts import Account
 from headrace.inference.call_context import CallContext
 from headrace.inference.events import OutputDelta, OutputFinished
@@ -62,7 +63,7 @@ def body_with(place: str, secret: str) -> dict[str, Any]:
         case "arguments" | "escaped":
             written = json.dumps({"what": text})
             if place == "escaped":
-                written = written.replace("@", "\\u0040").replace("1", "\\u0031").replace("0", "\\u0030")
+                written = "".join(f"\\u{ord(one):04x}" if one in "@.10" else one for one in written)
             calls[0]["function"]["arguments"] = written  # type: ignore[index]
             messages += [{"role": "assistant", "content": None, "tool_calls": calls}]
             messages += [{"role": "tool", "tool_call_id": "c1", "content": "done"}]
@@ -207,7 +208,9 @@ def test_placeholders_may_be_cut_anywhere(size: int) -> None:
     parts += [CallStart(0, "c", "mail")]
     parts += [Arguments(0, written[place : place + size]) for place in range(0, len(written), size)]
     parts += [CallEnd(0), Text("<EMAIL_ADDRESS_1")]
-    found = restorer.batch([OutputDelta(0, [part]) for part in parts] + [OutputFinished(0, [], "stop", "stop")])
+    found = restorer.batch(
+        [OutputDelta(0, [part]) for part in parts] + [OutputFinished(0, [], "stop", "stop")]
+    )
     shown = [part for event in found for part in event.parts]  # type: ignore[union-attr]
     expected = 'a z"\n\\@x.org < <PHONE_NUMBER_1'
     assert "".join(one.text for one in shown if isinstance(one, Reasoning)) == expected
@@ -218,13 +221,17 @@ def test_placeholders_may_be_cut_anywhere(size: int) -> None:
     assert kinds.index(CallEnd) > max(place for place, one in enumerate(kinds) if one is Arguments)
 
 
-async def test_what_cannot_be_read_is_personal() -> None:
+def checked(request: ChatRequest, detector: str | None, call: CallContext, *, redacts: bool) -> Private:
+    return asyncio.run(PrivacyCheck(None).check(request, detector, call, redacts=redacts))
+
+
+def test_what_cannot_be_read_is_personal() -> None:
     call = CallContext(request_id="r", account=Account("", KeyLimits()))
     request = ChatRequest(id="r", messages=(Message("user", "hi"),), context=(1, 2))
-    found = await PrivacyCheck(None).check(request, None, call, redacts=True)
+    found = checked(request, None, call, redacts=True)
     assert found.labels == (UNREAD,) and found.redacted is None
     plain = ChatRequest(id="r", messages=(Message("user", "hi"),))
-    broken = await PrivacyCheck(None).check(plain, "tagger", call, redacts=True)
+    broken = checked(plain, "tagger", call, redacts=True)
     assert broken.labels == (FAILED,) and broken.redacted is None
-    clean = await PrivacyCheck(None).check(plain, None, call, redacts=False)
+    clean = checked(plain, None, call, redacts=False)
     assert clean.labels == () and clean.redacted == plain

@@ -211,9 +211,7 @@ def test_a_limit_of_time_becomes_the_deadline(gateway: Callable[..., Gateway]) -
     ],
 )
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/api/chat", "/v1/responses"])
-def test_wishes_that_mean_nothing_are_refused(
-    gateway: Callable[..., Gateway], path: str, route: Any
-) -> None:
+def test_wishes_that_mean_nothing_are_refused(gateway: Callable[..., Gateway], path: str, route: Any) -> None:
     server, provider = gateway()
     body = {"model": "far", "max_tokens": 5, "route": route}
     body |= {"input": "hi"} if path == "/v1/responses" else {"messages": ASK}

@@ -18,7 +18,7 @@ from headrace.inference.quoter import Payer
 
 KEPT_S = 60.0
 """Rates are looked up again after that: prices have dates."""
-MAX_KEPT = 4096
+MAX_KEPT = 16_384
 _HOUR_S = 3600
 
 
