@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections.abc import Callable
@@ -186,8 +187,6 @@ def test_a_purse_is_never_overdrawn() -> None:
 
 def test_a_limit_of_time_becomes_the_deadline(gateway: Callable[..., Gateway]) -> None:
     async def silent(exchange: Any) -> None:
-        import asyncio
-
         await asyncio.sleep(30)
 
     server, _ = gateway(silent, remote={"auto": {"targets": ["far"], "max_attempts": 1}})
