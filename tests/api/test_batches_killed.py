@@ -47,7 +47,7 @@ def replies(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("done", [0, 3])
 def test_a_killed_server_goes_on_with_what_is_left(tmp_path: Path, done: int) -> None:
-    # Long enough that also a test that waits for its turn on a busy machine kills before the last line is done.
+    # Long enough that a test on a busy machine, too, kills before the last line is done.
     body = {"prompt": "Once upon a time", "max_tokens": 250, "temperature": 0.7, "ignore_eos": True}
     lines = [
         {"custom_id": str(n), "method": "POST", "url": "/v1/completions", "body": body | {"seed": n}}
