@@ -1,8 +1,8 @@
 """Whether a certified threshold keeps its bound on real traffic: a classifier of intents, resplit many times.
 
-    python bench/gateway/certified.py DATA [--resplits 300]
+    python bench/gateway/certified.py DATA [--task banking77|clinc150] [--resplits 300]
 
-DATA is the folder of shared data. The texts of Banking77 are a domain that `embed` was not trained on. Heads
+DATA is the folder of shared data. The texts of both tasks are domains that `embed` was not trained on. Heads
 are trained on different halves of them. In each resplit of the rest, thresholds are chosen from the scores of
 a tenth, one half of what is left certifies, the other half says how often the answers are really wrong.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import csv
 import io
+import json
 import lzma
 from pathlib import Path
 
@@ -28,8 +29,12 @@ HEADS = 5
 STRENGTH = 1e-4  # of the penalty: there are some 65 examples of each label
 
 
-def read_texts(data: Path) -> tuple[list[str], np.ndarray]:
+def read_texts(data: Path, task: str) -> tuple[list[str], np.ndarray]:
     """Texts and their labels."""
+    if task == "clinc150":
+        parts = json.loads(lzma.decompress((data / "intents/clinc150/data_small.json.xz").read_bytes()))
+        pairs = [pair for name in ("train", "val", "test") for pair in parts[name]]
+        return [text for text, _ in pairs], np.array([label for _, label in pairs])
     content = lzma.decompress((data / "intents/banking77/train.csv.xz").read_bytes()).decode()
     rows = list(csv.DictReader(io.StringIO(content)))
     return [row["text"] for row in rows], np.array([row["category"] for row in rows])
@@ -39,10 +44,13 @@ def main() -> None:
     """Prints a row for each risk."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("data", type=Path)
+    parser.add_argument("--task", choices=("banking77", "clinc150"), default="banking77")
     parser.add_argument("--resplits", type=int, default=300)
     parser.add_argument("--texts", type=int, default=10_000, help="at most so many")
     asked = parser.parse_args()
-    texts, labels = read_texts(asked.data)
+    texts, labels = read_texts(asked.data, asked.task)
+    order = np.random.default_rng(1).permutation(len(texts))
+    texts, labels = [texts[place] for place in order], labels[order]
     texts, labels = texts[: asked.texts], labels[: asked.texts]
     with LLM("embed") as llm:
         vectors = llm.embed(texts)

@@ -85,7 +85,7 @@ class Service:
             settings.max_concurrent_requests, settings.max_queued_tokens, lambda: self.local.queued_tokens
         )
         self.gate.starting = models.default.model is None
-        inner = ModelRunner(local, self.sources, self._model_threads)
+        inner = self.remote.runner = ModelRunner(local, self.sources, self._model_threads)
         self.guards = GuardHandler(self._answering, read_guards(settings.guards), inner)
         self.moderation = read_moderation(settings.moderation)
         self.handler: Handler = build_chain(self.guards, self.gate)

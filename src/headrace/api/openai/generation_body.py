@@ -11,6 +11,7 @@ from headrace.api.http.body import (
     CacheField,
     GuardNames,
     RequestBody,
+    RouteBody,
     SloBody,
     Values,
     cache_use,
@@ -164,6 +165,7 @@ class GenerationBody(SamplingBody):
     guided_sql: Annotated[Any, loose(SQL)] = None
     disable_additional_properties: Annotated[bool, Meta(description=CLOSED_OBJECTS)] | None = None
     slo: SloBody | None = None
+    route: RouteBody | None = None
     guard: GuardNames = None
     cache: CacheField = None
     grammar: str | None = None
