@@ -21,6 +21,7 @@ class Explaining:
         self._call, self._send = call, send
         self._start: Message | None = None
         self._type = b""
+        self._is_done = False  # what was sent last ends a stream of events
 
     async def __call__(self, message: Message) -> None:
         """See ASGI's `send`."""
@@ -32,11 +33,13 @@ class Explaining:
             if self._type != _JSON:
                 await self._started()
         else:
-            body = message.get("body", b"")
-            if not message.get("more_body", False) and (self._start or self._type in _STREAMS):
+            body, more = message.get("body", b""), message.get("more_body", False)
+            # JSON in several messages is sent as it is: its length has been said.
+            if not more and (self._start or (self._type in _STREAMS and not self._is_done)):
                 body = with_field(body, msgspec.json.encode(explanation(self._call)), self._type)
-            if self._start is not None:
-                _set_length(self._start, len(body))
+                if self._start is not None:
+                    _set_length(self._start, len(body))
+            self._is_done = body.endswith(DONE)
             await self._started()
             await self._send({**message, "body": body})
 

@@ -70,7 +70,7 @@ class ServerMiddleware:
             path=scope["path"],
             account=self._keys.everybody,
             hops=_hops(headers.get(HOPS, "")),
-            explain=headers.get(HEADER, "").lower() in ("1", "true"),
+            explain=scope["method"] == "POST" and headers.get(HEADER, "").lower() in ("1", "true"),
             no_store="no-store" in headers.get("cache-control", "").lower(),
         )
         if "anthropic-version" in headers and call.path.startswith("/v1/models"):
