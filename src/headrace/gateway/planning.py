@@ -159,6 +159,7 @@ class Planner:
             sent = state.remote.adapted(request, route.settings.drop, own)
         except HeadraceError:  # it is refused when its turn comes
             return None
+        assert isinstance(sent, GenerationRequest)
         output = output_bound(sent, state.remote.target).most
         tokens = TokenCounts(input=state.remote.most_input(sent), output=output)
         return self.quoter.most(state.provider, state.provider_model, tokens)
