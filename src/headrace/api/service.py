@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,6 @@ from headrace.api.http.body_memory import BodyMemory
 from headrace.api.http.call_context import HttpCall
 from headrace.api.http.request_log import RequestLog
 from headrace.api.remote_models import RemoteModels
-from headrace.api.response_caching import ResponseCaching
 from headrace.config.cache_settings import read_cache
 from headrace.config.settings import Settings
 from headrace.data.engine import DataEngine
@@ -44,6 +44,7 @@ from headrace.workers.model_manager import ModelManager
 from headrace.workers.model_spec import ModelSpec
 
 if TYPE_CHECKING:
+    from headrace.api.response_caching import ResponseCaching
     from headrace.engine.client import LoadedModel
     from headrace.workers.model_entry import ModelEntry
 
@@ -98,7 +99,8 @@ class Service:
         found = read_cache(settings.cache)
         if found is None:
             return None
-        return ResponseCaching(
+        caching = importlib.import_module("headrace.api.response_caching")  # only where it is used
+        return caching.ResponseCaching(
             *(found, settings.store_file, self.sources),
             tool_format=lambda: self.local.tool_format,
             is_idle=lambda: not self.local.runs,

@@ -78,7 +78,10 @@ class ServerMiddleware:
         scope["headrace.call"] = call
 
         async def send_with_headers(message: Message) -> None:
+            nonlocal send
             if message["type"] == "http.response.start":
+                if call.explain:
+                    send = Explaining(call, send)
                 call.status = message["status"]
                 self._release_body(call)
                 message["headers"] = [
@@ -92,7 +95,7 @@ class ServerMiddleware:
             await send(message)
 
         try:
-            await self._pass_on(call, headers, scope, receive, Explaining(call, send_with_headers))
+            await self._pass_on(call, headers, scope, receive, send_with_headers)
         finally:
             self._service.ended(call)
 
