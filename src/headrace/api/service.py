@@ -44,8 +44,8 @@ from headrace.workers.model_manager import ModelManager
 from headrace.workers.model_spec import ModelSpec
 
 if TYPE_CHECKING:
-    from headrace.api.response_caching import ResponseCaching
     from headrace.engine.client import LoadedModel
+    from headrace.gateway.response_caching import ResponseCaching
     from headrace.workers.model_entry import ModelEntry
 
 CLIENT_GONE = 499  # never sent, only counted and logged
@@ -99,7 +99,7 @@ class Service:
         found = read_cache(settings.cache)
         if found is None:
             return None
-        caching = importlib.import_module("headrace.api.response_caching")  # only where it is used
+        caching = importlib.import_module("headrace.gateway.response_caching")  # only where it is used
         return caching.ResponseCaching(
             *(found, settings.store_file, self.sources),
             tool_format=lambda: self.local.tool_format,
