@@ -100,7 +100,9 @@ def test_the_field_is_in_the_last_object(body: bytes, after: bytes) -> None:
     assert with_field(body, b"1") == after
 
 
-def sent(media_type: str, *bodies: bytes, length: int | None = None) -> tuple[dict[bytes, bytes], list[bytes]]:
+def sent(
+    media_type: str, *bodies: bytes, length: int | None = None
+) -> tuple[dict[bytes, bytes], list[bytes]]:
     """The headers and bodies of an explained reply that is sent in so many messages."""
     messages: list[Any] = []
 
