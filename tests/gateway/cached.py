@@ -48,6 +48,8 @@ class Echo:
 
     def __init__(self, reply: Callable[[ChatRequest, int], str] | None = None) -> None:
         self.requests: list[ChatRequest] = []
+        self.calls: list[CallContext] = []
+        self.keeps = True
         self.cancelled = 0
         self.hold = asyncio.Event()
         self.hold.set()
@@ -56,6 +58,8 @@ class Echo:
 
     async def handle(self, request: Any, call: CallContext) -> AsyncGenerator[Batch]:
         self.requests.append(request)
+        self.calls.append(call)
+        call.no_store = not self.keeps
         text = self._reply(request, len(self.requests))
         call.model = "m"
         try:
