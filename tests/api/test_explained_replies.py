@@ -94,3 +94,11 @@ def test_a_constraint_and_drafts_are_parts(server: Running) -> None:
 )
 def test_the_field_is_in_the_last_object(body: bytes, after: bytes) -> None:
     assert with_field(body, b"1") == after
+
+
+def test_a_stream_of_one_line_has_its_length(server: Running) -> None:
+    """What Ollama answers for a model that is here is one line with a length, which the tree changes."""
+    reply = server.http().post("/api/pull", json={"model": "mini", "explain": True})
+    assert reply.status_code == 200
+    assert "explain" in reply.json()
+    assert int(reply.headers["content-length"]) == len(reply.content)
