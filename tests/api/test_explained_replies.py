@@ -145,3 +145,11 @@ def test_what_is_read_is_not_explained(server: Running) -> None:
     plain, explained = http.head("/v1/models"), http.head("/v1/models", headers=HEADER)
     assert explained.headers["content-length"] == plain.headers["content-length"] != "0"
     assert '"explain"' not in http.get("/v1/models", headers=HEADER).text
+
+
+def test_a_stream_of_one_line_has_its_length(server: Running) -> None:
+    """What Ollama answers for a model that is here is one line with a length, which the tree changes."""
+    reply = server.http().post("/api/pull", json={"model": "mini", "explain": True})
+    assert reply.status_code == 200
+    assert "explain" in reply.json()
+    assert int(reply.headers["content-length"]) == len(reply.content)
