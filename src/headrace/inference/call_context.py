@@ -76,8 +76,6 @@ class CallContext:
         if not self.explain:
             yield
             return
-        from headrace.telemetry.explain import Stage
-
         start_s = time.monotonic() - self.arrival_s
         try:
             yield
