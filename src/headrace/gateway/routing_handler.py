@@ -13,7 +13,13 @@ from headrace.gateway.cascade import Asks, Cascade, Gates, Scored
 from headrace.gateway.direct_names import MAX_KEPT, DirectNames
 from headrace.gateway.gate import GateStore
 from headrace.gateway.hedging import HedgeShare
-from headrace.gateway.planning import Plan, Planner, check_uncertified, is_plain, purse_of
+from headrace.gateway.planning import (
+    Planner,
+    RoutePlan,
+    check_uncertified,
+    is_plain,
+    purse_of,
+)
 from headrace.gateway.policies.registry import policy_named
 from headrace.gateway.routes import LocalTarget, Route, Target
 from headrace.gateway.target_state import TargetState
@@ -202,7 +208,7 @@ class RoutingHandler:
     def _cascade(
         self,
         route: Route,
-        plan: Plan,
+        plan: RoutePlan,
         ordered: Sequence[TargetState],
         states: Sequence[TargetState],
         call: CallContext,
