@@ -117,6 +117,7 @@ class Cached:
         self.handler = CachingHandler(
             inner, self.cache, self.settings, self.identify, is_idle=lambda: True, near=near
         )
+        self.handler.audits._draw = lambda: 1.0  # no audits, unless a test wants them: answers are no model's
 
     async def identify(self, request: GenerationRequest, call: CallContext) -> ModelIdentity:
         params = with_defaults(SamplingParams(), request.sampling) if self.is_local else None

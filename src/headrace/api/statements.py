@@ -12,7 +12,7 @@ from headrace.config.settings import Settings
 from headrace.data.engine import DataEngine
 from headrace.data.job import SqlAnswer
 from headrace.errors import NotEnabled
-from headrace.isolation.child import Stop
+from headrace.isolation.child import WorkStop
 
 THREADS = 8
 
@@ -42,9 +42,9 @@ class Statements:
         datasets."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._made)
 
-    async def run(self, work: Callable[[DataEngine, Stop], SqlAnswer]) -> SqlAnswer:
+    async def run(self, work: Callable[[DataEngine, WorkStop], SqlAnswer]) -> SqlAnswer:
         """Run `work` that waits for a statement in a thread; where this is cancelled, the statement ends."""
-        stop = Stop()
+        stop = WorkStop()
         try:
             return await asyncio.get_running_loop().run_in_executor(
                 self._threads, lambda: work(self._made(), stop)

@@ -18,7 +18,7 @@ from headrace.data.guard import StatementRefused
 from headrace.data.job import Format, Job, Query, Reply, SqlAnswer, decode_reply, encode_job
 from headrace.data.secrets import KeyOf, without
 from headrace.errors import HeadraceError, InvalidRequest, Overloaded
-from headrace.isolation.child import IsolatedProcess, LimitExceeded, Stop, WorkFailed, WorkLost
+from headrace.isolation.child import IsolatedProcess, LimitExceeded, WorkStop, WorkFailed, WorkLost
 from headrace.isolation.limits import ProcessLimits
 
 Parameter = str | int | float | bool | None
@@ -80,7 +80,7 @@ class DataEngine:
         ruled: bool = True,
         rows: int | None = None,
         explain: bool = False,
-        stop: Stop | None = None,
+        stop: WorkStop | None = None,
     ) -> SqlAnswer:
         """The rows of a SELECT, or its plan with `explain`. `key` is the name of the API key, whose limits
         and role hold, unless `role` is given; without `ruled` all rows and columns are seen. `rows` lowers
@@ -124,7 +124,7 @@ class DataEngine:
         if idle:
             self.close()
 
-    def _run(self, job: Job, secrets: set[str], stop: Stop | None = None) -> SqlAnswer:
+    def _run(self, job: Job, secrets: set[str], stop: WorkStop | None = None) -> SqlAnswer:
         limits = ProcessLimits(job.seconds * 2 + 1, job.memory)  # the time on the clock comes first
         try:
             got = self._process.call(encode_job(job), limits, wait_s=job.seconds + GRACE_S, stop=stop)

@@ -41,7 +41,7 @@ class WorkLost(WorkFailed):
     not answered for WAIT_S: that says nothing about the work, and another try may succeed."""
 
 
-class Stop:
+class WorkStop:
     """Ends a piece of work from another thread, before or while it runs."""
 
     def __init__(self) -> None:
@@ -92,12 +92,12 @@ class IsolatedProcess:
         *,
         niceness: int = 0,
         wait_s: float = WAIT_S,
-        stop: Stop | None = None,
+        stop: WorkStop | None = None,
     ) -> bytes:
         """What the work makes of `payload`. Raises LimitExceeded, WorkFailed or WorkLost, this also where
         nothing has come for `wait_s`, which ends the work, or `stop` has ended it."""
         ours, theirs = socket.socketpair()
-        with ours, (stop or Stop()).holding(ours):
+        with ours, (stop or WorkStop()).holding(ours):
             ours.settimeout(wait_s)
             with theirs:
                 self._hand_over(theirs, CALL.pack(limits.cpu_s, limits.memory_bytes, niceness))

@@ -21,7 +21,7 @@ from headrace.config.datasets import read_datasets
 from headrace.data.engine import DataEngine
 from headrace.data.job import Format, SqlAnswer
 from headrace.errors import InvalidRequest
-from headrace.isolation.child import Stop
+from headrace.isolation.child import WorkStop
 
 SPICE = "application/vnd.spiceai.sql.v1+json"
 ARROW = "application/vnd.apache.arrow.stream"
@@ -157,7 +157,7 @@ async def _answer(http: HttpRequest, format: Format, *, explain: bool = False) -
     else:
         body = checked_body(SqlBody, data, call)
 
-    def run(engine: DataEngine, stop: Stop) -> SqlAnswer:
+    def run(engine: DataEngine, stop: WorkStop) -> SqlAnswer:
         return engine.sql(
             body.sql,
             body.parameters,
