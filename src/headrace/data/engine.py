@@ -18,7 +18,7 @@ from headrace.data.guard import StatementRefused
 from headrace.data.job import Format, Job, Query, Reply, SqlAnswer, decode_reply, encode_job
 from headrace.data.secrets import KeyOf, without
 from headrace.errors import HeadraceError, InvalidRequest, Overloaded
-from headrace.isolation.child import IsolatedProcess, LimitExceeded, WorkStop, WorkFailed, WorkLost
+from headrace.isolation.child import IsolatedProcess, LimitExceeded, WorkFailed, WorkLost, WorkStop
 from headrace.isolation.limits import ProcessLimits
 
 Parameter = str | int | float | bool | None
