@@ -14,11 +14,13 @@ from headrace.config.settings import Settings
 from headrace.economy.budget_settings import read_budgets
 from headrace.economy.price_overrides import read_overrides
 from headrace.economy.prices import PriceBook
+from headrace.economy.quotes import Quotes
 from headrace.economy.recorder import LedgerRecorder
 from headrace.errors import InvalidRequest
 from headrace.inference.attempts import Attempt, Hold, SpendRecorder
 from headrace.inference.call_context import CallContext
 from headrace.inference.handler import Handler
+from headrace.inference.model_runner import ModelRunner
 from headrace.inference.requests import ChatRequest
 from headrace.providers.target import read_providers
 from headrace.storage.database import Database
@@ -68,6 +70,8 @@ class RemoteModels:
         self.spend: SpendRecorder | None = None
         """What records attempts: the ledger, unless something else is set before the first update."""
         self._ledger: LedgerRecorder | None = None
+        self.runner: ModelRunner | None = None
+        """What runs models of this machine that look at requests; set before the first update."""
 
     @property
     def routes(self) -> Sequence[Route]:
@@ -95,9 +99,16 @@ class RemoteModels:
         self._routing = building.updated(
             *(self._routing, self._local, self._database, _Counted(self.spend, self.attempts), self._serves),
             *(settings, entries, int(time.time())),
+            quoter=Quotes(prices, self._ledger and self._ledger.budgets, settings.node_usd_per_hour),
+            runner=self.runner,
         )
         if self._ledger is not None:
             self._ledger.configure(prices, budgets)
+
+    @property
+    def routing(self) -> RoutingHandler | None:
+        """The handler of the remote models; None without any."""
+        return self._routing
 
     def find(self, name: str | None) -> Route | None:
         """The remote model of that name or alias."""

@@ -30,6 +30,7 @@ COMMANDS = {
     "spend": "Show, check and reconcile what requests cost.",
     "economics": "Compare machines of your own with an API, at any traffic.",
     "cache": "Show or empty the cache of answers.",
+    "route": "Show how requests are routed, and calibrate cascades.",
     "providers": "Keep keys of providers, and check that these answer.",
     "list": "List the models on this machine and the remote ones.",
     "show": "Show a model's properties, memory use and speed limits.",

@@ -10,10 +10,13 @@ from msgspec import Struct
 
 from headrace.config.names import known_name
 from headrace.config.setting import Setting, table_of
-from headrace.config.values import SWITCH, Values, integer, number, one_of, text, texts
+from headrace.config.values import OBJECT, SWITCH, Values, integer, number, one_of, text, texts
 from headrace.errors import UsageError
 
 DialectName = Literal["openai_chat", "openai_responses", "anthropic", "google"]
+PrivacyName = Literal["off", "local", "redact"]
+ScoreName = Literal["logprob", "least", "margin", "verifier"]
+CompareName = Literal["equal", "normalized", "words"]
 
 S = TypeVar("S", bound=Struct)
 
@@ -37,6 +40,7 @@ def _url(value: object) -> str:
 URL = Values("url", _url, (str,))
 """The address of an API, without a slash at its end."""
 _TIMEOUT_S = number(0.1, 86_400, "seconds")
+_SHARE = number(0, 1)
 
 
 class ProviderSettings(Struct, frozen=True, kw_only=True):
@@ -92,9 +96,9 @@ class ProviderSettings(Struct, frozen=True, kw_only=True):
         Setting(
             help="requests may name any model of it as NAME/MODEL, without an entry in [models]",
             values=SWITCH,
-            shown_default="true",
+            shown_default="false",
         ),
-    ] = True
+    ] = False
 
 
 class RemoteModelSettings(Struct, frozen=True, kw_only=True):
@@ -160,12 +164,115 @@ class RemoteModelSettings(Struct, frozen=True, kw_only=True):
             shown_default="none",
         ),
     ] = ()
+    route: Annotated[
+        str,
+        Setting(help="policy that orders the targets for each request; see Routing", values=text("policy")),
+    ] = "ordered"
+    privacy: Annotated[
+        PrivacyName,
+        Setting(
+            help="where requests with personal data go: anywhere, to this machine only, or elsewhere after "
+            "it was replaced, and put back in the answer",
+            values=one_of(PrivacyName),
+            shown_default='off, local with the route "privacy"',
+        ),
+    ] = "off"
+    detector: Annotated[
+        str | None,
+        Setting(
+            help="model of this machine that finds names and places besides the patterns of personal data",
+            values=text("name"),
+            shown_default="none",
+        ),
+    ] = None
+    classifier: Annotated[
+        str | None,
+        Setting(
+            help="classifier or embedder of this machine that labels requests",
+            values=text("name"),
+            shown_default="none",
+        ),
+    ] = None
+    tasks: Annotated[
+        Mapping[str, object],
+        Setting(
+            help="target of each label of the classifier; others go to the first target",
+            values=OBJECT,
+            shown_default="none",
+        ),
+    ] = {}
+    hard: Annotated[
+        tuple[str, ...],
+        Setting(
+            help="labels of the classifier that need the last target",
+            values=texts("label[,label]"),
+            shown_default="hard",
+        ),
+    ] = ("hard",)
+    effort: Annotated[
+        str | None,
+        Setting(
+            help="reasoning effort of what goes to the last target, where the request has none",
+            values=text("level"),
+            shown_default="the model's",
+        ),
+    ] = None
+    cheaper_below: Annotated[
+        float,
+        Setting(help="part of a budget that is left below which the cheapest target is first", values=_SHARE),
+    ] = 0.5
+    local_below: Annotated[
+        float, Setting(help="part of a budget below which only this machine answers", values=_SHARE)
+    ] = 0.1
+    score: Annotated[
+        ScoreName,
+        Setting(
+            help="what is compared with the certified threshold: the mean or least log-probability of the "
+            "small answer's tokens, the least lead over the second token, or the verifier's score",
+            values=one_of(ScoreName),
+        ),
+    ] = "logprob"
+    verifier: Annotated[
+        str | None,
+        Setting(
+            help="classifier of this machine that reads question and answer; its first label is approval",
+            values=text("name"),
+            shown_default="none",
+        ),
+    ] = None
+    compare: Annotated[
+        CompareName,
+        Setting(
+            help="when a free text counts as right: equal, equal but for case and white space, or with most "
+            "words in common; choices and JSON must be equal",
+            values=one_of(CompareName),
+        ),
+    ] = "equal"
+    audit: Annotated[
+        float,
+        Setting(help="part of accepted small answers that the large model answers too", values=_SHARE),
+    ] = 0.02
+    context: Annotated[
+        int | None,
+        Setting(
+            help="tokens that prompt and answer of a provider's model may have",
+            values=integer(1, 100_000_000, "tokens"),
+            shown_default="not known",
+        ),
+    ] = None
 
 
 PROVIDER_SETTINGS: Mapping[str, Setting] = table_of(ProviderSettings)
 REMOTE_MODEL_SETTINGS: Mapping[str, Setting] = table_of(RemoteModelSettings)
 REMOTE_MARKS = ("provider", "targets")
 """Settings by which an entry of [models] is known to be answered elsewhere."""
+
+
+ROUTE_SETTINGS = (
+    *("route", "detector", "classifier", "tasks", "hard", "effort", "cheaper_below", "local_below"),
+    *("score", "verifier", "compare", "audit"),
+)
+"""Settings of a choice among targets."""
 
 
 def is_remote(entry: object) -> bool:
@@ -185,6 +292,12 @@ def read_remote_model(name: str, entry: object, where: str) -> RemoteModelSettin
         raise UsageError(f"{where}.{name} has provider and targets: give one of them")
     if found.model is not None and found.provider is None:
         raise UsageError(f"{where}.{name}.model needs provider: targets have models of their own")
+    if found.context is not None and found.provider is None:
+        raise UsageError(f"{where}.{name}.context needs provider: targets have contexts of their own")
+    given = cast("Mapping[str, object]", entry)
+    alone = [key for key in ROUTE_SETTINGS if key in given and found.provider is not None]
+    if alone:
+        raise UsageError(f"{where}.{name}.{alone[0]} needs targets: a provider's model has no choice of them")
     if found.max_output_tokens is not None and found.provider is None:
         raise UsageError(
             f"{where}.{name}.max_output_tokens needs provider: targets have entries of their own"

@@ -18,7 +18,7 @@ from headrace.inference.events import InferenceEvent, OutputDelta, Prepared, Pro
 from headrace.inference.handler import Batch, Handler
 from headrace.inference.requests import CompletionRequest, EmbeddingRequest, GenerationRequest
 from headrace.providers.failure import AttemptFailed, Failure
-from headrace.providers.remote_attempt import RemoteAttempt
+from headrace.providers.remote_attempt import RemoteAttempt, prompt_tokens
 from headrace.providers.remote_embedding import RemoteEmbedding
 from headrace.providers.usage import ReportedUsage
 
@@ -55,6 +55,8 @@ class AttemptRun:
         self._stopped: set[int] = set()
         self._is_complete = False
         self._is_hurried = False
+        self._is_open = False
+        self._prepared: Prepared | None = None
 
     async def open(self, local: Handler, spend: SpendRecorder, deadline_s: float) -> None:
         """Set money aside, send the request, and wait for the first content.
@@ -62,12 +64,13 @@ class AttemptRun:
         Raises AttemptFailed, or the error of a budget. Then, and if it is cancelled, it is closed.
         """
         state = self.state
+        state.in_flight, self._is_open = state.in_flight + 1, True
         self._is_hurried = deadline_s - asyncio.get_running_loop().time() < PATIENCE_S
         try:
             reservation = await reserved(spend, state, self._request, self._call, self._route)
             self._spend, self._hold, self._request = spend, reservation.hold, reservation.request
             if state.remote is None:
-                self._batches = _local_batches(local, self._request, self._call, deadline_s)
+                self._batches = self._local_batches(local)
             else:
                 self._remote = state.remote.attempt(self._request, self._call, deadline_s=deadline_s)
                 self._batches = self._remote.batches()
@@ -76,6 +79,8 @@ class AttemptRun:
             await self._look(self.first)
             for name, message in reservation.warnings.items():
                 self._call.warn(name, message)
+            if reservation.is_less:  # the next one may get all of it
+                self._call.no_store = True
         except StopAsyncIteration:
             await self._fail(Failure(phase="end", kind="truncated", message="answered nothing", billed="yes"))
         except AttemptFailed as error:
@@ -125,7 +130,14 @@ class AttemptRun:
         self.state.breaker.succeeded()
         if self._first_s is not None:
             self.state.times.add(self._first_s)
+            self._measure(self._first_s)
         await self._settle("ok", "yes")
+
+    def _measure(self, first_s: float) -> None:
+        tokens = self._usage.tokens
+        output = 0 if tokens is None else tokens.output + tokens.reasoning
+        total_s = time.monotonic() - self._start_s
+        self.state.speed.add(prompt_tokens(self._request), output, first_s, total_s)
 
     async def _fail(self, failure: Failure) -> None:
         """Close it, and raise AttemptFailed."""
@@ -141,6 +153,8 @@ class AttemptRun:
         await asyncio.shield(self._closed())
 
     async def _closed(self) -> None:
+        if self._is_open:
+            self.state.in_flight, self._is_open = self.state.in_flight - 1, False
         batches, self._batches = self._batches, None
         if batches is not None:
             await batches.aclose()
@@ -182,8 +196,29 @@ class AttemptRun:
 
     @property
     def fingerprint(self) -> str | None:
-        """The provider's word for what has answered."""
-        return None if self._remote is None else self._remote.fingerprint
+        """The provider's word for what has answered, or that for the weights of a model of this machine."""
+        if self._remote is not None:
+            return self._remote.fingerprint
+        return None if self._prepared is None else self._prepared.fingerprint
+
+    async def _local_batches(self, local: Handler) -> AsyncGenerator[Batch]:
+        """The batches of a model of this machine from the first content on; its errors as AttemptFailed."""
+        held: list[InferenceEvent] = []
+        try:
+            async with aclosing(local.handle(self._request, self._call)) as batches:
+                async for batch in batches:
+                    for event in batch:
+                        if isinstance(event, Prepared):
+                            self._prepared = event
+                        elif not isinstance(event, Started):
+                            held.append(event)
+                    if any(not isinstance(event, OutputDelta) or event.parts for event in held):
+                        yield held
+                        held = []
+        except HeadraceError as error:
+            raise AttemptFailed(local_failure(error)) from error
+        if held:
+            yield held
 
 
 def _local_tokens(batch: Batch) -> TokenCounts:
@@ -194,24 +229,6 @@ def _local_tokens(batch: Batch) -> TokenCounts:
         cache_read=cached,
         output=sum(one.completion_tokens for one in ends),
     )
-
-
-async def _local_batches(
-    local: Handler, request: GenerationRequest | EmbeddingRequest, call: CallContext, deadline_s: float
-) -> AsyncGenerator[Batch]:
-    """The batches of a model of this machine from the first content on; its errors as AttemptFailed."""
-    held: list[InferenceEvent] = []
-    try:
-        async with aclosing(local.handle(request, call)) as batches:
-            async for batch in batches:
-                held += [event for event in batch if not isinstance(event, Prepared | Started)]
-                if any(not isinstance(event, OutputDelta) or event.parts for event in held):
-                    yield held
-                    held = []
-    except HeadraceError as error:
-        raise AttemptFailed(local_failure(error)) from error
-    if held:
-        yield held
 
 
 def local_failure(error: HeadraceError) -> Failure:

@@ -16,6 +16,8 @@ from msgspec.structs import replace
 from headrace.errors import HeadraceError
 from headrace.gateway.attempt_run import AttemptRun
 from headrace.gateway.hedging import HedgeShare
+from headrace.gateway.privacy import Private, Restorer
+from headrace.gateway.purse import Purse
 from headrace.gateway.routes import LocalTarget, Route
 from headrace.gateway.target_state import TargetState
 from headrace.inference.attempts import AttemptKind, SpendRecorder
@@ -54,7 +56,18 @@ class Attempts:
         share: HedgeShare,
         request: InferenceRequest,
         call: CallContext,
+        private: Private | None = None,
+        purse: Purse | None = None,
+        kind: AttemptKind = "first",
+        max_attempts: int | None = None,
     ) -> None:
+        """`private` has what may be sent to others; `purse` bounds the money of the request. `kind` is that
+        of the first attempt."""
+        self._private, self._purse = private, purse
+        self._kind: AttemptKind = kind
+        self._max_attempts = max_attempts or route.settings.max_attempts
+        self.winner: AttemptRun | None = None
+        """The attempt that answers."""
         self._route, self._local, self._spend, self._share = route, local, spend, share
         self._request, self._call = request, call
         self._started = 0
@@ -69,15 +82,23 @@ class Attempts:
         if state not in self._requests:
             try:
                 if state.remote is None:
-                    found = replace(generates_or_embeds(self._request, state.name), model=state.name)
+                    found = _here(self._request, state.name)
                 else:
-                    found = state.remote.adapted(self._request, self._route.settings.drop, self._call)
+                    found = state.remote.adapted(self._sent(), self._route.settings.drop, self._call)
             except TargetRefused as error:
                 self._refusal = self._refusal or error
                 self._usable.remove(state)
                 return None
             self._requests[state] = found
         return self._requests[state]
+
+    def _sent(self) -> InferenceRequest:
+        """What leaves this machine."""
+        if self._private is None:
+            return self._request
+        if self._private.redacted is None:  # the plan has no such target: this only makes sure of it
+            raise TargetRefused("the request has personal data, which stays on this machine", param="route")
+        return self._private.redacted
 
     async def batches(self) -> AsyncGenerator[Batch]:
         """The events of the request. Raises TargetRefused where no target can honor it."""
@@ -86,20 +107,29 @@ class Attempts:
             assert self._refusal is not None
             raise self._refusal
         yield [prepared_for(found, self._route.name)]
-        run = await self._committed()
+        run = self.winner = await self._committed()
+        restorer = self._restorer(run)
         try:
             self._note(run, run.first)
             run.obey(self._call.stops)
             yield [Started()]
-            yield run.first
+            yield run.first if restorer is None else restorer.batch(run.first)
             async with aclosing(run.rest()) as rest:
                 async for batch in rest:
                     self._note(run, batch)
-                    yield batch
+                    yield batch if restorer is None else restorer.batch(batch)
         except AttemptFailed as error:
             raise error_of(error.failure, run.state.name) from error
         finally:
             await run.close()
+
+    def _restorer(self, run: AttemptRun) -> Restorer | None:
+        """What puts personal data back into an answer from elsewhere."""
+        private = self._private
+        if private is None or not private.vault or run.state.remote is None:
+            return None
+        wanted = private.redacted.constraint if private.redacted is not None else None
+        return Restorer(private, is_json=wanted is not None and wanted.kind.startswith("json"))
 
     def _note(self, run: AttemptRun, batch: Sequence[InferenceEvent]) -> None:
         """Keep in the call what the reply and the account have to know."""
@@ -110,16 +140,17 @@ class Attempts:
         if run.state.remote is not None:  # a model of this machine counts by itself
             call.usages += [event.usage for event in batch if isinstance(event, PromptFinished)]
         if run.cost_nano_usd is not None:
-            call.reply_headers["x-headrace-cost-usd"] = f"{run.cost_nano_usd / 1e9:.9f}"
+            spent = run.cost_nano_usd + call.spent_nano_usd
+            call.reply_headers["x-headrace-cost-usd"] = f"{spent / 1e9:.9f}"
 
     def _note_target(self, state: TargetState) -> None:
         self._call.reply_headers["x-headrace-target"] = state.name
-        self._call.reply_headers["x-headrace-attempts"] = str(self._started)
+        self._call.reply_headers["x-headrace-attempts"] = str(self._call.attempts)
 
     async def _committed(self) -> AttemptRun:
         """The attempt that has given the first content. Raises the error of the last where none has."""
         failed: AttemptFailed | None = None
-        while self._started < self._route.settings.max_attempts:
+        while self._started < self._max_attempts:
             state = await self._next(failed)
             if state is None:
                 break
@@ -165,13 +196,16 @@ class Attempts:
         for state in order:
             if failed is not None and asyncio.get_running_loop().time() >= self._deadline_s:
                 return None
-            if self._honored(state) is None:
+            if self._honored(state) is None or not self._affords(state):
                 continue
             if state is self._last and failed is not None and not await self._paused(failed.failure):
                 continue
             if state.breaker.begin():
                 return state
         return None
+
+    def _affords(self, state: TargetState) -> bool:
+        return self._purse is None or self._purse.allows(state)
 
     async def _paused(self, failure: Failure) -> bool:
         """Wait before the same target is asked again; False where that would take too long."""
@@ -184,7 +218,9 @@ class Attempts:
 
     async def _race(self, state: TargetState, failed: AttemptFailed | None) -> AttemptRun:
         """An attempt at a target whose breaker has let it begin, and where it is slow, one at the next."""
-        kind: AttemptKind = "first" if failed is None else "retry" if state is self._last else "failover"
+        kind: AttemptKind = self._kind
+        if failed is not None:
+            kind = "retry" if state is self._last else "failover"
         running = [self._begin(state, kind)]
         self._last = state
         won: AttemptRun | None = None
@@ -208,6 +244,8 @@ class Attempts:
     def _begin(self, state: TargetState, kind: AttemptKind) -> asyncio.Task[AttemptRun]:
         self._started += 1
         self._call.attempts += 1
+        if self._purse is not None:
+            self._purse.take(state)
         number = self._call.attempts
         run = AttemptRun(state, self._requests[state], self._call, number, kind, self._route.name)
 
@@ -219,12 +257,12 @@ class Attempts:
 
     def _hedge_target(self, slow: TargetState) -> TargetState | None:
         """Another target to ask besides a slow one, if one may be asked."""
-        if self._started >= self._route.settings.max_attempts:
+        if self._started >= self._max_attempts:
             return None
         for state in list(self._usable):
             if state is slow or isinstance(state.target, LocalTarget):
                 continue
-            if self._honored(state) is None or state.breaker.state != "closed":
+            if self._honored(state) is None or not self._affords(state) or state.breaker.state != "closed":
                 continue
             return state if self._share.take() else None
         return None
@@ -248,3 +286,9 @@ async def _close_others(running: Sequence[asyncio.Task[AttemptRun]], won: Attemp
     for outcome in await asyncio.gather(*running, return_exceptions=True):
         if isinstance(outcome, AttemptRun) and outcome is not won:
             await outcome.close()
+
+
+def _here(request: InferenceRequest, name: str) -> GenerationRequest | EmbeddingRequest:
+    """What a model of this machine gets. Raises TargetRefused."""
+    found = replace(generates_or_embeds(request, name), model=name)
+    return replace(found, route=None) if isinstance(found, GenerationRequest) else found

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from headrace.config.settings import Settings
+from headrace.gateway.gate import GateStore
 from headrace.gateway.routes import read_routes
 from headrace.gateway.routing_handler import RoutingHandler
 from headrace.inference.attempts import SpendRecorder
 from headrace.inference.handler import Handler
+from headrace.inference.model_runner import ModelRunner
+from headrace.inference.quoter import Quoter
 from headrace.providers.key_store import KeyStore
 from headrace.providers.target import read_providers
 from headrace.storage.database import Database
@@ -23,11 +26,16 @@ def updated(
     settings: Settings,
     entries: Mapping[str, object],
     now_s: int,
+    quoter: Quoter | None = None,
+    runner: ModelRunner | None = None,
 ) -> RoutingHandler:
     """`routing`, or a new one, with the providers of `settings` and the routes among `entries` of [models].
     UsageError says what is wrong with these."""
     providers = read_providers(settings.providers)
     routes = read_routes(entries, providers, serves=serves, now_s=now_s)
-    routing = routing or RoutingHandler(local, KeyStore(database).key_of, spend)
+    routing = routing or RoutingHandler(
+        *(local, KeyStore(database).key_of, spend), quoter=quoter, runner=runner, gates=GateStore(database)
+    )
+    routing.planner.quoter = quoter or routing.planner.quoter
     routing.update(routes, providers, serves)
     return routing

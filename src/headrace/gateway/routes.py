@@ -9,7 +9,10 @@ from msgspec import Struct
 from headrace.config.names import nearest
 from headrace.config.providers import RemoteModelSettings, is_remote, read_remote_model
 from headrace.errors import UsageError
+from headrace.gateway.policies.registry import policy_named
 from headrace.providers.target import Provider, RemoteTarget
+
+_PLAIN = ("ordered", "fixed")
 
 
 class LocalTarget(Struct, frozen=True):
@@ -64,6 +67,10 @@ def read_routes(
     taken = set(local)
     for name, one in settings.items():
         targets = tuple({target.key: target for target in reader.targets(name, ())}.values())
+        policy = policy_named(one.route, f"{where}.{name}.route")
+        problem = policy.check(one, [target.name for target in targets])
+        if problem is not None:
+            raise UsageError(f"{where}.{name}: {problem}")
         for known in (name, *one.aliases):
             if known in taken:
                 raise UsageError(f"two models are named {known!r}: rename one of them in [{where}]")
@@ -86,14 +93,20 @@ class _Reader(Struct):
         one = self.settings[name]
         if one.provider is not None:
             provider = self._provider(one.provider, f"{self.where}.{name}.provider")
-            limit = one.max_output_tokens
             return [
-                RemoteTarget(name=name, provider=provider, model=one.model or name, max_output_tokens=limit)
+                RemoteTarget(
+                    name=name,
+                    provider=provider,
+                    model=one.model or name,
+                    context=one.context,
+                    max_output_tokens=one.max_output_tokens,
+                )
             ]
         return [target for word in one.targets for target in self._named(word, name, (*seen, name))]
 
     def _named(self, word: str, name: str, seen: Sequence[str]) -> list[Target]:
         if word in self.settings:
+            self._check_nested(word, name)
             return self.targets(word, seen)
         provider, slash, model = word.partition("/")
         if slash and model and word not in self.local and provider in self.providers:
@@ -104,6 +117,15 @@ class _Reader(Struct):
                 "machine, and no PROVIDER/MODEL of a table of [providers]"
             )
         return [LocalTarget(word)]
+
+    def _check_nested(self, word: str, name: str) -> None:
+        """Its targets take the place of an entry: a policy or a rule of its own would be lost."""
+        one = self.settings[word]
+        if one.targets and (one.route not in _PLAIN or one.privacy != "off"):
+            raise UsageError(
+                f"{self.where}.{name}.targets: {word!r} chooses by {one.route!r} among targets of its own, "
+                "which a target cannot: name its targets here"
+            )
 
     def _provider(self, name: str, where: str) -> Provider:
         if name not in self.providers:

@@ -5,21 +5,35 @@ from __future__ import annotations
 import secrets
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
+from typing import Any
 
-from headrace.errors import ModelNotFound
+from headrace.errors import InvalidRequest, ModelNotFound
 from headrace.gateway.attempts import Attempts
+from headrace.gateway.cascade import Asks, Cascade, Gates, Scored
 from headrace.gateway.direct_names import MAX_KEPT, DirectNames
+from headrace.gateway.gate import GateStore
 from headrace.gateway.hedging import HedgeShare
+from headrace.gateway.planning import (
+    Planner,
+    RoutePlan,
+    check_uncertified,
+    is_plain,
+    purse_of,
+)
+from headrace.gateway.policies.registry import policy_named
 from headrace.gateway.routes import LocalTarget, Route, Target
 from headrace.gateway.target_state import TargetState
 from headrace.inference.attempts import SpendRecorder
 from headrace.inference.call_context import CallContext
 from headrace.inference.handler import Batch, EventBatches, Handler
-from headrace.inference.requests import ChatRequest, InferenceRequest
+from headrace.inference.model_runner import ModelRunner
+from headrace.inference.quoter import NoQuotes, Quoter
+from headrace.inference.requests import ChatRequest, GenerationRequest, InferenceRequest
 from headrace.providers.failure import LoopDetected, TargetRefused
 from headrace.providers.remote_handler import RemoteHandler
 from headrace.providers.target import Provider
 from headrace.providers.upstream import Upstream
+from headrace.storage.database import Database
 
 MAX_HOPS = 8
 
@@ -29,8 +43,21 @@ ProviderKey = Callable[[Provider], str | None]
 class RoutingHandler:
     """See `Handler`. Models without a route go to `local`. Lives on one event loop; `close` it there."""
 
-    def __init__(self, local: Handler, key: ProviderKey, spend: SpendRecorder) -> None:
+    def __init__(
+        self,
+        local: Handler,
+        key: ProviderKey,
+        spend: SpendRecorder,
+        *,
+        quoter: Quoter | None = None,
+        runner: ModelRunner | None = None,
+        gates: GateStore | None = None,
+    ) -> None:
+        """`quoter` knows prices and budgets, `runner` runs models that look at requests, `gates` keeps
+        certificates."""
         self._local, self._key, self._spend = local, key, spend
+        self.planner = Planner(quoter or NoQuotes(), runner)
+        self.gates = Gates(gates or GateStore(Database(None)), runner)
         self._routes: dict[str, Route] = {}
         self._names: dict[str, str] = {}
         self._states: dict[tuple[str, ...], TargetState] = {}
@@ -151,25 +178,75 @@ class RoutingHandler:
     ) -> AsyncGenerator[Batch]:
         call.model = route.name
         self._check_hops(route, call)
-        attempts = Attempts(
-            *(route, [self._state(target) for target in route.targets]),
-            local=self._local,
-            spend=self._spend,
-            share=self._share,
-            request=request,
-            call=call,
-        )
         self.running += 1
         try:
-            async with aclosing(attempts.batches()) as batches:
+            async with aclosing(await self._answer(route, request, call)) as batches:
                 async for batch in batches:
                     yield batch
         finally:
             self.running -= 1
             call.model = route.name  # a model of this machine that has answered wrote its own
 
+    async def _answer(
+        self, route: Route, request: InferenceRequest, call: CallContext
+    ) -> AsyncGenerator[Batch]:
+        """The events of the attempts that the route's policy makes."""
+        states = self.states_of(route)
+        parts: dict[str, Any] = {"local": self._local, "spend": self._spend, "share": self._share}
+        if is_plain(route, request):
+            return Attempts(route, states, request=request, call=call, **parts).batches()
+        plan = await self.planner.plan(route, states, request, call)
+        call.routed = [(one.candidate.name, one.reason) for one in plan.ranked]
+        ordered = [states[one.candidate.index] for one in plan.ranked]
+        parts["purse"] = purse_of(plan, states)
+        cascade = self._cascade(route, plan, ordered, states, call, parts)
+        if cascade is not None:
+            return cascade.batches()
+        more = {"request": plan.request, "call": call, "private": plan.private}
+        return Attempts(route, ordered, **more, **parts).batches()
+
+    def _cascade(
+        self,
+        route: Route,
+        plan: RoutePlan,
+        ordered: Sequence[TargetState],
+        states: Sequence[TargetState],
+        call: CallContext,
+        parts: dict[str, Any],
+    ) -> Cascade | None:
+        """The cascade of a request; None where the route is none, or only one of its targets may be asked."""
+        if "gate" not in policy_named(route.settings.route, "route").needs:
+            return None
+        small, large = states
+        if large not in ordered:
+            check_uncertified(plan, call)
+            return None
+        if small not in ordered:
+            return None
+        asks = Asks(route, plan.private, parts)
+        assert isinstance(plan.request, GenerationRequest)
+        return Cascade(route, small, large, plan.request, call, self.gates, asks)
+
+    async def scored(
+        self, route: Route, request: InferenceRequest, call: CallContext, label: str | None
+    ) -> Scored:
+        """A pair for the calibration of a cascade. InvalidRequest where the route is none."""
+        states = self.states_of(route)
+        parts: dict[str, Any] = {"local": self._local, "spend": self._spend, "share": self._share}
+        plan = await self.planner.plan(route, states, request, call)
+        ordered = [states[one.candidate.index] for one in plan.ranked]
+        cascade = self._cascade(route, plan, ordered, states, call, parts)
+        if cascade is None:
+            raise InvalidRequest(f"{route.name!r} is no cascade, or may not ask both models", param="model")
+        return await cascade.scored(label)
+
+    def states_of(self, route: Route) -> list[TargetState]:
+        """The states of a route's targets, in the order of the settings."""
+        return [self._state(target) for target in route.targets]
+
     async def close(self) -> None:
         """Close all connections."""
+        await self.gates.close()
         for upstream in (*self._upstreams.values(), *self._retired):
             await upstream.close()
         self._upstreams, self._retired = {}, []

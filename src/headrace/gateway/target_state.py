@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from headrace.gateway.breaker import Breaker
 from headrace.gateway.hedging import FirstContentTimes
 from headrace.gateway.routes import LocalTarget, Target
+from headrace.gateway.speed import TargetSpeed
 from headrace.providers.remote_handler import RemoteHandler
 
 
@@ -18,6 +19,9 @@ class TargetState:
     remote: RemoteHandler | None
     breaker: Breaker = field(default_factory=Breaker)
     times: FirstContentTimes = field(default_factory=FirstContentTimes)
+    speed: TargetSpeed = field(default_factory=TargetSpeed)
+    in_flight: int = 0
+    """Attempts that have not ended."""
 
     @property
     def name(self) -> str:

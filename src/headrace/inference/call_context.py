@@ -32,14 +32,18 @@ class CallContext:
     `warnings`, `verdicts` (of guards: what replies, and a record of how a request was answered, show) and
     `reply_headers` (those that are known when the reply begins). `hops` are the servers that the request has
     passed. `booking_id` is the request's id in the ledger, which two calls never share; clients may send the
-    `request_id` of an earlier call again. `attempts` counts those that were made for it. With
-    `explain` handlers add `stages`, and `traces` of engines.
+    `request_id` of an earlier call again. `attempts` counts those that were made for it, `spent_nano_usd`
+    is what attempts cost whose answers were not taken, and `routed` are the targets in the order in which a
+    route tries them, each with the reason of its place. With `explain` handlers add `stages`, and `traces` of
+    engines.
     """
 
     request_id: str
     account: Account
     booking_id: str = ""
     attempts: int = 0
+    spent_nano_usd: int = 0
+    routed: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     arrival_s: float = field(default_factory=time.monotonic)
     background: bool = False
     model: str = ""
@@ -76,8 +80,6 @@ class CallContext:
         if not self.explain:
             yield
             return
-        from headrace.telemetry.explain import Stage
-
         start_s = time.monotonic() - self.arrival_s
         try:
             yield

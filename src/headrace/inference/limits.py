@@ -48,6 +48,9 @@ def _allowed(request: InferenceRequest, call: CallContext) -> InferenceRequest:
             f"{request.priority} is more urgent than this key may ask for: it runs with {priority}",
         )
         request = replace(request, priority=priority)
+    wishes = request.route
+    if wishes is not None and wishes.max_s is not None:
+        request = replace(request, deadline_s=min(wishes.max_s, request.deadline_s or wishes.max_s))
     slo = request.slo
     if slo is not None and slo.urgent and call.account.bounded_priority(-1) > -1:
         request = replace(request, slo=replace(slo, urgent=False))

@@ -54,12 +54,26 @@ class ScalingSettings(Struct, frozen=True, kw_only=True):
     keep: int = 1
 
 
+class RouteWishes(Struct, frozen=True, kw_only=True):
+    """What a request wants of the route that it names; it can only narrow what the settings allow.
+
+    No more than `max_usd` dollars are set aside for it, and it takes `max_s` seconds at most. `privacy`:
+    "local" keeps it on this machine, "redact" replaces personal data before it leaves. `quality` is the part
+    of answers that are as good as the large model's.
+    """
+
+    max_usd: float | None = None
+    max_s: float | None = None
+    privacy: Literal["local", "redact"] | None = None
+    quality: float | None = None
+
+
 class InferenceRequest(Struct, frozen=True, kw_only=True):
     """What all requests have. `id` is the reply's, unique among running requests.
 
     `model` None is the default model, kept loaded for `keep_alive_s` after its use (None: as configured).
     `cache_key` separates prefix caches within an account. A lower `priority` runs sooner; `deadline_s`
-    counts from submission. `slo` are targets of its own.
+    counts from submission. `slo` are targets of its own, `route` is for a choice among models.
     """
 
     id: str
@@ -69,6 +83,7 @@ class InferenceRequest(Struct, frozen=True, kw_only=True):
     priority: int = 0
     deadline_s: float | None = None
     slo: Targets | None = None
+    route: RouteWishes | None = None
 
 
 class GenerationRequest(InferenceRequest, frozen=True, kw_only=True):

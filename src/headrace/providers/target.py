@@ -30,12 +30,14 @@ class Provider(Struct, frozen=True, kw_only=True):
 
 
 class RemoteTarget(Struct, frozen=True, kw_only=True):
-    """A model of a provider. `name` is the entry's in [models], `model` the provider's own name,
-    `max_output_tokens` what its entry says that it writes at most."""
+    """A model of a provider. `name` is the entry's in [models], `model` the provider's own name. `context`
+    tokens is what it reads and writes at most, `max_output_tokens` what it writes at most, as its entry says
+    so."""
 
     name: str
     provider: Provider
     model: str
+    context: int | None = None
     max_output_tokens: int | None = None
 
     @property

@@ -254,4 +254,13 @@ MIGRATIONS: Mapping[str, Sequence[str]] = {
         )""",
         "CREATE INDEX probe_samples_by_time ON probe_samples (at_s)",
     ),
+    "route_gates": (
+        """CREATE TABLE route_gates (
+            route TEXT PRIMARY KEY,
+            calibration BLOB NOT NULL,
+            audited INTEGER NOT NULL,
+            wrong INTEGER NOT NULL,
+            is_closed INTEGER NOT NULL
+        ) WITHOUT ROWID""",
+    ),
 }

@@ -20,7 +20,7 @@ from headrace.engine.request import Targets
 from headrace.errors import InvalidRequest
 from headrace.inference.call_context import CallContext
 from headrace.inference.events import ParameterWarning
-from headrace.inference.requests import CacheUse
+from headrace.inference.requests import CacheUse, RouteWishes
 from headrace.json_text import has_key_twice, key_twice
 
 Json = dict[str, Any]
@@ -213,6 +213,21 @@ def targets_of(body: SloBody | None) -> Targets | None:
     if body is None or (body.ttft_ms is None and body.tpot_ms is None):
         return None
     return Targets(_seconds(body.ttft_ms), _seconds(body.tpot_ms))
+
+
+class RouteBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is wanted of a route: dollars that are set aside at most, seconds that it takes at most, where it
+    may go, and the part of answers that are as good as the large model's."""
+
+    max_usd: Annotated[float, Meta(ge=0, le=1_000_000)] | None = None
+    max_s: Annotated[float, Meta(gt=0, le=86_400)] | None = None
+    privacy: Literal["local", "redact"] | None = None
+    quality: Annotated[float, Meta(ge=0, lt=1)] | None = None
+
+
+def wishes_of(body: RouteBody | None) -> RouteWishes | None:
+    """The same as the handlers read it."""
+    return None if body is None else RouteWishes(**msgspec.structs.asdict(body))
 
 
 def _seconds(milliseconds: float | None) -> float | None:

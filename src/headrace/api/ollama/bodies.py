@@ -8,7 +8,16 @@ from typing import Annotated, Any, ClassVar, Final, cast
 
 from msgspec import Meta
 
-from headrace.api.http.body import CacheField, GuardNames, RequestBody, SloBody, Values, checked, loose
+from headrace.api.http.body import (
+    CacheField,
+    GuardNames,
+    RequestBody,
+    RouteBody,
+    SloBody,
+    Values,
+    checked,
+    loose,
+)
 from headrace.api.ollama.options import Options
 from headrace.errors import InvalidRequest
 from headrace.grammar.constraint import Constraint, schema_constraint
@@ -64,6 +73,7 @@ class AnswerBody(UsingBody):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     slo: SloBody | None = None
+    route: RouteBody | None = None
     guard: GuardNames = None
     cache: CacheField = None
 

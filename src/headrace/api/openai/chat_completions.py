@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from headrace.api.http.body import Values, checked_body, loose, read_checked, targets_of
+from headrace.api.http.body import Values, checked_body, loose, read_checked, targets_of, wishes_of
 from headrace.api.http.call_context import HttpCall
 from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.event_stream import chunks
@@ -178,6 +178,7 @@ class ChatBody(ScalingBody, kw_only=True):
             priority=self.urgency,
             deadline_s=self.deadline_s,
             slo=targets_of(self.slo),
+            route=wishes_of(self.route),
             guards=self.guards,
             cache=self.cache_use,
             messages=tuple(messages_from_openai(self.messages)),

@@ -68,7 +68,7 @@ def measured_rounds(models: Mapping[Format, LoadedModel], repeats: int) -> Round
         for found in samples.values():
             found.append([])
         for shape in SHAPES:
-            for name in list(models) if number % 2 == 0 else list(models)[::-1]:
+            for name in list(models)[:: -1 if number % 2 else 1]:
                 samples[name][-1].append(_sample(models[name], *shape, random))
     return Rounds(samples)
 

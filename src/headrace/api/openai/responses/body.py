@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, cast
 
 from msgspec import Meta, Struct
 
-from headrace.api.http.body import Json, Values, loose, targets_of, without_effect
+from headrace.api.http.body import Json, Values, loose, targets_of, wishes_of, without_effect
 from headrace.api.openai.batches import Metadata
 from headrace.api.openai.generation_body import TOOL_NAME, GenerationBody
 from headrace.api.openai.response_format import constraint_of
@@ -234,6 +234,7 @@ class ResponseBody(GenerationBody, kw_only=True):
             priority=self.urgency,
             deadline_s=self.deadline_s,
             slo=targets_of(self.slo),
+            route=wishes_of(self.route),
             guards=self.guards,
             cache=self.cache_use,
             sampling=self.sampling(**more),
