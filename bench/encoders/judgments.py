@@ -4,7 +4,8 @@
 
 DATA is the folder of shared data. The texts are remarks of CLINC150's test part, of the first intents by
 name; the examples are those of its training part. All ways see the same texts, one text at a time and in turn
-in each round, on one thread: texts per second are per core. Examples of Banking77 (--banking) are of a domain
+in each round, on one thread: texts per second are per second of processor time, so that other work of the
+machine changes little. Examples of Banking77 (--banking) are of a domain
 that no model here has learned.
 """
 
@@ -63,9 +64,9 @@ def measure(
         judge(asked[0][0])
     for number in range(rounds):
         for name, judge in judges.items():
-            start = time.perf_counter()
+            start = time.process_time()
             right = sum(judge(text) == label for text, label in asked)
-            speed = len(asked) / (time.perf_counter() - start)
+            speed = len(asked) / (time.process_time() - start)
             found.setdefault(name, (right / len(asked), []))[1].append(speed)
             print(f"round {number + 1} {name}: {speed:.1f} texts/s", flush=True)
     return found

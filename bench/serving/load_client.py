@@ -10,10 +10,23 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
+
 from headrace.bench.serve import http_client as client
 from headrace.bench.serve.http_client import Address, Exchange, finish, http_request
 
-__all__ = ["Exchange", "begin", "fetch", "finish", "jain", "percentile", "post", "served"]
+__all__ = [
+    "Exchange",
+    "begin",
+    "fetch",
+    "finish",
+    "jain",
+    "percentile",
+    "post",
+    "processor_s",
+    "served",
+    "worker_processes",
+]
 
 
 def post(path: str, body: object, **headers: str) -> bytes:
@@ -40,6 +53,32 @@ def jain(values: list[float]) -> float:
 def percentile(values: list[float], share: float) -> float:
     """The value below which a fraction `share` of the values lie."""
     return sorted(values)[min(len(values) - 1, int(share * len(values)))]
+
+
+async def worker_processes(
+    port: int, server: psutil.Process, requests: dict[str, bytes]
+) -> dict[str, psutil.Process]:
+    """The process of each model: they are loaded one after the other, by a request to each."""
+    found: dict[str, psutil.Process] = {}
+    for model, request in requests.items():
+        exchange = await fetch(port, request)
+        if exchange.status != 200:
+            raise SystemExit(f"{model}: {exchange.status}: {bytes(exchange.body[:300])!r}")
+        known = {one.pid for one in found.values()}
+        new = [one for one in server.children(recursive=True) if one.pid not in known and is_worker(one)]
+        [found[model]] = new
+    return found
+
+
+def is_worker(process: psutil.Process) -> bool:
+    """Whether a process runs a model."""
+    return "headrace.workers" in process.cmdline()
+
+
+def processor_s(process: psutil.Process) -> float:
+    """The processor time of a process, in seconds."""
+    times = process.cpu_times()
+    return times.user + times.system
 
 
 @contextmanager

@@ -1,11 +1,16 @@
 """Models beside each other: what streams, single embeddings and a batch job lose to one another.
 
     python bench/serving/mixed_load.py [--seconds 10] [--streams 4] [--decodes 16] [--no-turns] [--json]
+        [--only WORD] [--no-drafts] [--rounds 1]
 
 One server with three models in processes of their own: `mini` generates streams of the tier priority, `embed`
 gets a flood of texts, `batch` (mini again) a batch job of the tier flex. First each kind of load runs alone,
 then all together; then single embeddings of about 32 tokens come beside saturated decodes. `--no-turns` is
-the same server whose models do not take turns over the cores.
+the same server whose models do not take turns over the cores. `--only decodes` runs the phases whose name has
+that word, each `--rounds` times in alternation, of which the mean is shown; `--no-drafts` turns speculation
+off, whose gain changes while it learns, and with it the tokens per second. `cpu_MODEL` is the processor time
+of a model's process, `cpu_server` that of the server's, `cpu_client` that of this one, each as a part of all
+cores.
 """
 
 from __future__ import annotations
@@ -18,7 +23,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 import psutil
-from load_client import fetch, percentile, post, served
+from load_client import fetch, percentile, post, processor_s, served, worker_processes
 
 TOML = """[models.mini]
 path = "mini"
@@ -106,17 +111,31 @@ def check(status: int, body: bytearray) -> None:
 Client = Callable[[int, Load, float, int], Awaitable[None]]
 
 
-async def phase(port: int, seconds: float, clients: list[tuple[Client, int]]) -> tuple[Load, float, float]:
-    """All clients for so long: what they measured, the seconds it took, and the part of all cores used."""
+async def phase(
+    port: int, seconds: float, clients: list[tuple[Client, int]], processes: dict[str, psutil.Process]
+) -> tuple[Load, float, dict[str, float]]:
+    """All clients for so long: what they measured, the seconds it took, and which part of all cores was used
+    altogether and by each process."""
     load, began_s = Load(), time.perf_counter()
     psutil.cpu_percent()
+    before = {name: processor_s(one) for name, one in processes.items()}
     until_s = began_s + seconds
     await asyncio.gather(*(one(port, load, until_s, i) for one, count in clients for i in range(count)))
-    return load, time.perf_counter() - began_s, psutil.cpu_percent() / 100
+    took_s, used = time.perf_counter() - began_s, {"cores_busy": psutil.cpu_percent() / 100}
+    available_s = took_s * (psutil.cpu_count() or 1)
+    for name, one in processes.items():
+        used[f"cpu_{name}"] = (processor_s(one) - before[name]) / available_s
+    return load, took_s, used
 
 
-async def measure(port: int, options: argparse.Namespace) -> dict[str, dict[str, float]]:
+async def measure(port: int, pid: int, options: argparse.Namespace) -> dict[str, dict[str, float]]:
     """All phases, by name."""
+    server = psutil.Process(pid)
+    first = [post("/v1/completions", completion("mini", "default", 0))]
+    first += [post("/v1/embeddings", {"model": "embed", "input": TEXT})]
+    first += [post("/v1/completions", completion("batch", "default", 0))]
+    workers = await worker_processes(port, server, dict(zip(("mini", "embed", "batch"), first, strict=True)))
+    processes = workers | {"server": server, "client": psutil.Process()}
     alone: list[tuple[Client, int]] = [(streams, options.streams)]
     others: list[tuple[Client, int]] = [(flood, FLOOD_CLIENTS), (batch, BATCH_CLIENTS)]
     phases: dict[str, list[tuple[Client, int]]] = {
@@ -129,17 +148,26 @@ async def measure(port: int, options: argparse.Namespace) -> dict[str, dict[str,
         "decodes alone": [(batch_of_standard, options.decodes)],
         "single embeddings beside decodes": [(singles, 1), (batch_of_standard, options.decodes)],
     }
-    found: dict[str, dict[str, float]] = {}
-    for name, clients in phases.items():
-        load, took_s, busy = await phase(port, 1.0 if name == "warm up" else options.seconds, clients)
-        found[name] = {
-            "gap_p50_ms": 1e3 * percentile(load.gaps_s, 0.5) if load.gaps_s else 0.0,
-            "gap_p99_ms": 1e3 * percentile(load.gaps_s, 0.99) if load.gaps_s else 0.0,
-            "single_p50_ms": 1e3 * percentile(load.single_s, 0.5) if load.single_s else 0.0,
-            "single_p99_ms": 1e3 * percentile(load.single_s, 0.99) if load.single_s else 0.0,
-            "cores_busy": busy,
-        } | {f"{kind}_per_s": count / took_s for kind, count in load.counts.items()}
-    return found
+    chosen = [name for name in phases if options.only in name and name != "warm up"]
+    measured: dict[str, list[dict[str, float]]] = {name: [] for name in ["warm up", *chosen]}
+    for name in ["warm up", *chosen * options.rounds]:
+        seconds = 1.0 if name == "warm up" else options.seconds
+        load, took_s, used = await phase(port, seconds, phases[name], processes)
+        measured[name].append(row(load, took_s) | used)
+    return {
+        name: {key: sum(one[key] for one in rows) / len(rows) for key in rows[0]}
+        for name, rows in measured.items()
+    }
+
+
+def row(load: Load, took_s: float) -> dict[str, float]:
+    """The figures of one phase."""
+    return {
+        "gap_p50_ms": 1e3 * percentile(load.gaps_s, 0.5) if load.gaps_s else 0.0,
+        "gap_p99_ms": 1e3 * percentile(load.gaps_s, 0.99) if load.gaps_s else 0.0,
+        "single_p50_ms": 1e3 * percentile(load.single_s, 0.5) if load.single_s else 0.0,
+        "single_p99_ms": 1e3 * percentile(load.single_s, 0.99) if load.single_s else 0.0,
+    } | {f"{kind}_per_s": count / took_s for kind, count in load.counts.items()}
 
 
 async def batch_of_standard(port: int, load: Load, until_s: float, index: int) -> None:
@@ -159,11 +187,15 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=4, help="interactive streams")
     parser.add_argument("--decodes", type=int, default=16, help="beside single embeddings")
     parser.add_argument("--no-turns", action="store_true", help="models do not take turns")
+    parser.add_argument("--only", default="", help="phases with this in their name")
+    parser.add_argument("--rounds", type=int, default=1, help="how often each phase runs")
+    parser.add_argument("--no-drafts", action="store_true", help="generate without speculation")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     program = ["-c", WITHOUT_TURNS] if options.no_turns else ["-m", "headrace"]
-    with served(TOML, program) as (port, _):
-        found = asyncio.run(measure(port, options))
+    drafts = 'speculative = "off"\n' if options.no_drafts else ""
+    with served(drafts + TOML, program) as (port, pid):
+        found = asyncio.run(measure(port, pid, options))
     if options.json:
         print(json.dumps(found, indent=1))
         return

@@ -19,7 +19,7 @@ import signal
 import time
 
 import psutil
-from load_client import Exchange, fetch, post, served
+from load_client import Exchange, fetch, post, processor_s, served, worker_processes
 
 DECODERS = ("first", "second", "third")
 ENCODERS = ("one", "two", "three")
@@ -66,33 +66,10 @@ def request(model: str, index: int) -> bytes:
     return post("/v1/completions", body | {"seed": index, "stream": True})
 
 
-async def workers(port: int, server: psutil.Process) -> dict[str, psutil.Process]:
-    """The process of each model, loaded one after the other."""
-    found: dict[str, psutil.Process] = {}
-    for model in (*DECODERS, *ENCODERS):
-        exchange = await fetch(port, request(model, 0))
-        if exchange.status != 200:
-            raise SystemExit(f"{model}: {exchange.status}: {bytes(exchange.body[:300])!r}")
-        known = {one.pid for one in found.values()}
-        new = [one for one in server.children(recursive=True) if one.pid not in known and is_worker(one)]
-        [found[model]] = new
-    return found
-
-
-def is_worker(process: psutil.Process) -> bool:
-    """Whether a process runs a model."""
-    return "headrace.workers" in process.cmdline()
-
-
-def used_s(process: psutil.Process) -> float:
-    """Its processor time."""
-    times = process.cpu_times()
-    return times.user + times.system
-
-
 async def measure(port: int, server: psutil.Process, seconds: float) -> dict[str, object]:
     """Shares, ended requests, and stalls after each kill."""
-    processes = await workers(port, server)
+    first = {model: request(model, 0) for model in (*DECODERS, *ENCODERS)}
+    processes = await worker_processes(port, server, first)
     watch, began_s = Watch(), time.perf_counter()
     until_s = began_s + seconds + len(processes) * (KILL_AFTER_S + WATCH_S) + 5
     clients = [
@@ -101,11 +78,11 @@ async def measure(port: int, server: psutil.Process, seconds: float) -> dict[str
         for index in range(CLIENTS)
     ]
     await asyncio.sleep(min(5.0, seconds / 4))  # until all run
-    before = {model: used_s(process) for model, process in processes.items()}
+    before = {model: processor_s(process) for model, process in processes.items()}
     counted_s = time.perf_counter()
     await asyncio.sleep(seconds)
     took_s = time.perf_counter() - counted_s
-    used = {model: used_s(process) - before[model] for model, process in processes.items()}
+    used = {model: processor_s(process) - before[model] for model, process in processes.items()}
     ended = dict(watch.ended)
     kills = [await killed(model, processes[model], watch) for model in processes]
     for one in clients:

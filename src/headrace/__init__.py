@@ -11,6 +11,7 @@ import importlib
 
 TYPE_CHECKING = False  # typing is not imported for this: Ctrl-C may come while it is
 if TYPE_CHECKING:
+    from headrace.data.client import Data
     from headrace.errors import HeadraceError
     from headrace.inference.completion import Completion, CompletionChunk
     from headrace.llm import LLM, AsyncLLM
@@ -23,6 +24,7 @@ __all__ = [
     "AsyncLLM",
     "Completion",
     "CompletionChunk",
+    "Data",
     "HeadraceError",
     "Redacted",
     "SamplingParams",
@@ -36,6 +38,7 @@ _HOMES = {
     "AsyncLLM": "headrace.llm",
     "Completion": "headrace.inference.completion",
     "CompletionChunk": "headrace.inference.completion",
+    "Data": "headrace.data.client",
     "HeadraceError": "headrace.errors",
     "SamplingParams": "headrace.sampling.params",
     "Redacted": "headrace.tasks.pii.redaction",

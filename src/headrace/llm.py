@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from headrace.config.settings import default_cache_dir
 from headrace.engine.client import LoadedModel
 from headrace.errors import EngineStopped, UsageError
+from headrace.inference.call_context import CallContext
 from headrace.inference.completion import ChunkReader, Completion, CompletionChunk, last_async, last_of
 from headrace.inference.handler import Handler, OpenStream, open_stream
 from headrace.inference.keyword_types import ChatKeywords, GenerateKeywords, ModelKeywords
@@ -162,7 +163,7 @@ class LLM(_Model, BlockingTasks):
             for request in requests:
                 if len(running) >= most:
                     done.append(last_of(running.popleft()))
-                running.append(self._stream(request, handler))
+                running.append(self._stream(request, handler, new_call(given)))
             while running:
                 done.append(last_of(running.popleft()))
         finally:
@@ -173,7 +174,7 @@ class LLM(_Model, BlockingTasks):
     def stream(self, prompt: PromptLike, **sampling: Unpack[GenerateKeywords]) -> Iterator[CompletionChunk]:
         """Like generate, chunk by chunk. Leaving the loop early cancels the request."""
         handler, given = self._guarded(sampling)
-        return self._stream(completion_request(prompt, given), handler)
+        return self._stream(completion_request(prompt, given), handler, new_call(given))
 
     def chat(self, messages: Messages, **sampling: Unpack[ChatKeywords]) -> Completion:
         """Answer a conversation: dicts with `role` and `content`, rendered by the model's chat template.
@@ -189,13 +190,14 @@ class LLM(_Model, BlockingTasks):
     def stream_chat(self, messages: Messages, **sampling: Unpack[ChatKeywords]) -> Iterator[CompletionChunk]:
         """Like chat, chunk by chunk."""
         handler, given = self._guarded(sampling)
-        return self._stream(chat_request(messages, given), handler)
+        return self._stream(chat_request(messages, given), handler, new_call(given))
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return self._thread.run(work)
 
-    def _stream(self, request: GenerationRequest, handler: Handler) -> BlockingStream[CompletionChunk]:
-        call = new_call()
+    def _stream(
+        self, request: GenerationRequest, handler: Handler, call: CallContext
+    ) -> BlockingStream[CompletionChunk]:
         return BlockingStream(
             self._thread,
             lambda: open_stream(handler, request, call),
@@ -236,7 +238,7 @@ class AsyncLLM(_Model, AsyncTasks):
 
         async def generate(request: GenerationRequest) -> Completion:
             async with places:
-                return await last_async(self._stream(request, handler))
+                return await last_async(self._stream(request, handler, new_call(given)))
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -250,7 +252,7 @@ class AsyncLLM(_Model, AsyncTasks):
     ) -> AsyncIterator[CompletionChunk]:
         """See `LLM.stream`; closing the iterator cancels the request."""
         handler, given = self._guarded(sampling)
-        return self._stream(completion_request(prompt, given), handler)
+        return self._stream(completion_request(prompt, given), handler, new_call(given))
 
     async def chat(self, messages: Messages, **sampling: Unpack[ChatKeywords]) -> Completion:
         """See `LLM.chat`."""
@@ -261,11 +263,12 @@ class AsyncLLM(_Model, AsyncTasks):
     ) -> AsyncIterator[CompletionChunk]:
         """See `LLM.stream_chat`."""
         handler, given = self._guarded(sampling)
-        return self._stream(chat_request(messages, given), handler)
+        return self._stream(chat_request(messages, given), handler, new_call(given))
 
-    async def _stream(self, request: GenerationRequest, handler: Handler) -> AsyncIterator[CompletionChunk]:
+    async def _stream(
+        self, request: GenerationRequest, handler: Handler, call: CallContext
+    ) -> AsyncIterator[CompletionChunk]:
         self._check_open()
-        call = new_call()
         stream: OpenStream = await open_stream(handler, request, call)
         reader = ChunkReader(stream.prepared, call)
         async with aclosing(stream):

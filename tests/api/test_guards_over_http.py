@@ -9,10 +9,16 @@ import anthropic
 import openai
 import pytest
 from in_process import Running
+from msgspec.structs import replace
 
 from head_models import head_model
+from headrace.api.service import Service
+from headrace.config.settings import Settings
+from headrace.errors import UsageError
 from headrace.loading.loader import load_model
 from headrace.loading.options import EngineOptions
+from headrace.workers.model_manager import ModelManager
+from headrace.workers.model_spec import ModelSpec
 
 BLOCKING = {"private": {"kind": "pii", "entities": ["EMAIL_ADDRESS"], "on": ["input"]}}
 
@@ -87,3 +93,20 @@ def test_moderations_with_the_official_client(serve: Callable[..., Running], tmp
 def test_moderation_without_a_classifier_is_refused(server: Running) -> None:
     with pytest.raises(openai.BadRequestError, match="no classifier is configured"):
         server.openai().moderations.create(input="x")
+
+
+def test_a_guard_whose_model_is_not_served_stops_the_start(server: Running, tmp_path: Path) -> None:
+    guard = {"kind": "classifier", "model": "nowhere", "labels": ["BAD"]}
+    settings = Settings(guards={"g": guard}, store=str(tmp_path / "store.sqlite3"))
+    spec = ModelSpec(name="fake/model", model="fake/model", options=EngineOptions(), aliases=("other",))
+    service = Service(ModelManager.fixed(server.model, spec), settings)
+    try:
+        wanted = (
+            r"guards.g: the model 'nowhere' is not served, this server serves 'fake/model'.*models.nowhere"
+        )
+        with pytest.raises(UsageError, match=wanted):
+            service.check_guards(settings, [spec])
+        for known in ("fake/model", "other"):
+            service.check_guards(replace(settings, guards={"g": guard | {"model": known}}), [spec])
+    finally:
+        service.close()

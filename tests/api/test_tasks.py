@@ -11,6 +11,7 @@ import pytest
 from in_process import Running, running_server
 
 from head_models import head_model
+from headrace.engine.request import EngineRequest, EventCallback
 from headrace.loading.loader import load_model
 from headrace.loading.options import EngineOptions
 from tiny import tiny_model
@@ -72,6 +73,27 @@ def test_every_dialect_ranks_alike(reranker: Running) -> None:
         assert found["usage"]["total_tokens"] > 10 and found["model"] == reranker.model.name
     scores = post(reranker, "/v1/score", text_1=QUERY, text_2=DOCUMENTS)["data"]
     assert {one["index"]: one["score"] for one in scores} == dict(order)
+
+
+def test_tasks_are_as_urgent_as_they_say(reranker: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[tuple[int, float | None]]()
+    submit = reranker.model.engine.submit
+
+    def noted(request: EngineRequest, sink: EventCallback) -> Any:
+        asked.append((request.priority, request.deadline_s))
+        return submit(request, sink)
+
+    monkeypatch.setattr(reranker.model.engine, "submit", noted)
+    ranked, scored = {"query": QUERY, "documents": ["a cat"]}, {"text_1": QUERY, "text_2": "a cat"}
+    for path, body in (("/v1/rerank", ranked), ("/v1/score", scored), ("/v1/classify", {"input": "a cat"})):
+        asked.clear()
+        post(reranker, path, **body)
+        post(reranker, path, **body, service_tier="flex", deadline_s=60)
+        post(reranker, path, **body, priority=-3)
+        assert asked == [(0, None), (100, 60.0), (-3, None)], path
+        both = {"service_tier": "flex", "priority": 1}
+        refused = reranker.http().post(path, json=body | both)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "service_tier")
 
 
 def test_an_alias_ranks_scores_and_finds_entities(reranker: Running, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ def config_of(name: str) -> dict[str, object]:
         ("deberta_v3", {"attention_head_size": 16}, "attention_head_size"),
         ("deberta_v3", {"pos_att_type": "p2p"}, "pos_att_type"),
         ("deberta_v3", {"position_buckets": 1 << 20}, "position_buckets"),
+        ("deberta_v3", {"max_position_embeddings": 1 << 30}, "the farthest distance may be 65,536"),
         ("mpnet", {"relative_attention_num_buckets": 8}, "expected 32"),
         ("roberta", {"max_position_embeddings": 2}, "leaves no position"),
         ("xlm_roberta", {"position_embedding_type": "relative_key"}, "relative_key"),
@@ -99,3 +100,10 @@ def test_windows_of_embedding_gemma_count_both_sides() -> None:
     assert read.windows == (5, 5, 0) and read.bidirectional  # sliding_window 8
     causal: Any = find_model(config | {"use_bidirectional_attention": False}).config
     assert causal.windows == (8, 8, 0) and not causal.bidirectional
+
+
+def test_buckets_of_the_farthest_distances_are_the_last() -> None:
+    """The table ends at `max_distance`, however long texts may be."""
+    for span, farthest in ((16, 64), (256, 512), (256, 65536)):
+        whole = deberta_buckets(farthest + 1000, span, farthest)
+        assert set(whole[:1001].tolist()) == {0} and set(whole[-1001:].tolist()) == {2 * span - 1}

@@ -28,6 +28,8 @@ class Script:
         self.words = [f"<{number}.{at}>" for at in range(dice.randint(1, 12))]
         self.calls = "tools" in exchange.body and dice.random() < 0.7
         self.was_whole = False
+        self.billed: tuple[int, int] | None = None
+        """Tokens of the usage of a whole answer."""
 
     @property
     def chunks(self) -> list[dict[str, Any]]:
@@ -60,7 +62,8 @@ class Script:
 
     async def whole(self, **head: str) -> None:
         """A right answer, in one of the ways in which servers may write it."""
-        counts = usage(self.dice.randint(1, 9), len(self.words))
+        billed = self.dice.randint(1, 9), len(self.words)
+        counts = usage(*billed)
         data = events(*self.chunks, counts, done=self.dice.random() < 0.8)
         if self.dice.random() < 0.2:
             data = data.replace(b"\n", self.dice.choice((b"\r\n", b"\r")))
@@ -68,7 +71,7 @@ class Script:
             data = b"\xef\xbb\xbf: hello\n\n" + data
         await self.exchange.begin(**head)
         await self.pieces(data)
-        self.was_whole = True
+        self.was_whole, self.billed = True, billed
 
     async def broken(self, data: bytes, status: int = 200, **head: str) -> None:
         await self.exchange.begin(status, **head)

@@ -8,7 +8,7 @@ import pytest
 from asking import chat
 
 from headrace.chat.messages import Image, Message
-from headrace.inference.requests import CompletionRequest, ReasoningSettings
+from headrace.inference.requests import ChatRequest, CompletionRequest, ReasoningSettings
 from headrace.providers.bounds import input_bound, limited, output_bound, plausible
 from headrace.providers.target import RemoteTarget, read_providers
 
@@ -61,8 +61,10 @@ def test_less_than_anthropics_reasoning_lowers_it_or_switches_it_off() -> None:
     request = chat(sampling={"max_tokens": 9_000}, reasoning=ReasoningSettings(max_tokens=8_000))
     bound = output_bound(request, remote)
     found = limited(request, remote, bound, 4_000)
+    assert isinstance(found.request, ChatRequest)
     assert (found.request.reasoning.max_tokens, found.request.sampling["max_tokens"]) == (2_000, 4_000)
     found = limited(request, remote, bound, 2_000)
+    assert isinstance(found.request, ChatRequest)
     assert found.request.reasoning == ReasoningSettings(enabled=False)
     assert set(found.warnings) == {"max_tokens", "reasoning"}
 
@@ -71,7 +73,11 @@ def test_a_prediction_is_left_out_where_output_is_bounded() -> None:
     remote = target("gpt-4o", "openai")
     request = chat(prediction="long ago", sampling={"max_tokens": 100})
     found = limited(request, remote, output_bound(request, remote), 100)
-    assert found.request.prediction is None and set(found.warnings) == {"prediction"}
+    assert (
+        isinstance(found.request, ChatRequest)
+        and found.request.prediction is None
+        and set(found.warnings) == {"prediction"}
+    )
 
 
 def test_more_output_than_bytes_is_plausible_only_where_reasoning_is_hidden() -> None:

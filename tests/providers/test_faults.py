@@ -7,6 +7,8 @@ import os
 import random
 import re
 from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -18,9 +20,14 @@ from stream_rules import anthropic, ollama, openai_chat, responses
 
 from headrace.api.app import create_app
 from headrace.config.sources import load_settings
+from headrace.economy.budget_settings import read_budgets
+from headrace.economy.check import check as check_ledger
+from headrace.economy.prices import PriceBook
+from headrace.economy.recorder import LedgerRecorder
 from headrace.gateway import attempts as attempts_module
 from headrace.gateway.breaker import Breaker
-from headrace.inference.attempts import Attempt, Hold, TokenCounts
+from headrace.inference.attempts import Attempt, Hold
+from headrace.storage.database import Database
 
 REQUESTS = int(os.environ.get("TEST_PROVIDER_FAULTS", "1500"))
 AT_A_TIME = 32
@@ -33,25 +40,39 @@ SURFACES: dict[str, Any] = {
 }
 
 
-class Recorder:
-    """Books attempts: every hold is settled once."""
+class Recorder(LedgerRecorder):
+    """Books attempts in a ledger; holds that are not settled are `open`."""
 
-    def __init__(self) -> None:
+    def __init__(self, path: Path) -> None:
+        prices = PriceBook({"work/*": {"input": 1, "output": 1000}})
+        super().__init__(Database(path), prices, read_budgets({"all": {"usd": 1_000_000}}))
         self.open: set[int] = set()
         self.attempts: list[Attempt] = []
 
-    def bounds(self, **names: str) -> bool:
-        return False
-
-    async def reserve(self, *, most: TokenCounts, **names: Any) -> Hold:
-        hold = Hold(len(self.attempts) + len(self.open) + random.getrandbits(62), 1)
+    async def reserve(self, **named: Any) -> Hold:
+        hold = await super().reserve(**named)
         self.open.add(hold.id)
         return hold
 
     async def settle(self, hold: Hold, attempt: Attempt) -> int | None:
         self.open.remove(hold.id)
         self.attempts.append(attempt)
-        return 1
+        return await super().settle(hold, attempt)
+
+    def check(self, scripts: Sequence[Script]) -> None:
+        """The ledger is what the provider counted: each whole answer once, at the price of its usage."""
+        entries = [entry for _, entry in self.ledger.entries()]
+        booked = Counter(one.nano_usd for one in entries if one.status == "measured" and one.outcome == "ok")
+        counted = Counter(1_000 * read + 1_000_000 * written for read, written in billed_by(scripts))
+        assert booked == counted
+        report = check_ledger(self.ledger, self.budgets, self.prices)
+        assert report.problems == () and report.entries == len(self.attempts) == len(scripts)
+        spent, held = self.budgets.used("all", "total")
+        assert held == 0 and spent == sum(entry.nano_usd for entry in entries)
+
+
+def billed_by(scripts: Sequence[Script]) -> list[tuple[int, int]]:
+    return [script.billed for script in scripts if script.billed is not None]
 
 
 class FaultyProvider(FakeProvider):
@@ -82,17 +103,17 @@ def body_of(number: int, path: str) -> dict[str, Any]:
     return body
 
 
-def test_random_faults(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_faults(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(attempts_module, "BACKOFF_S", 0.001)
     monkeypatch.setattr(attempts_module, "MAX_WAIT_S", 0.1)
-    outcomes = asyncio.run(run())
+    outcomes = asyncio.run(run(tmp_path / "store"))
     print(dict(outcomes))
     assert outcomes["ok"] > REQUESTS * 0.3 and outcomes["broken"] > REQUESTS * 0.02
     assert sum(outcomes.values()) == REQUESTS
 
 
-async def run() -> Counter[str]:
-    provider, recorder = FaultyProvider(), Recorder()
+async def run(path: Path) -> Counter[str]:
+    provider, recorder = FaultyProvider(), Recorder(path)
     listening = await provider.start()
     table = {
         "base_url": provider.url,
@@ -124,8 +145,8 @@ async def run() -> Counter[str]:
     await service.remote.close()
     listening.close()
     assert not recorder.open, "holds that were never settled"
-    asked = sum(len(scripts) for scripts in provider.scripts.values())
-    assert len(recorder.attempts) == asked, (len(recorder.attempts), asked)
+    recorder.close()
+    recorder.check([script for scripts in provider.scripts.values() for script in scripts])
     assert service.remote.running == 0
     return outcomes
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from fake_provider import HELLO, Exchange, Gateway, delta, events, fail, say, send, usage
 
+from headrace.providers import answer, remote_attempt
 from headrace.providers.address import PinnedResolver, PrivateAddress, is_local_name, is_private
 from headrace.providers.failure import MAX_MESSAGE, shown
 from headrace.providers.sse import SseError, SseEvent, SseSplitter
@@ -152,6 +153,28 @@ def test_usage_in_disjoint_classes() -> None:
     assert [nano_usd(value) for value in (-1, "x", True, None, float("nan"), 1e30, "0.5")] == [None] * 6 + [
         500_000_000
     ]
+
+
+def test_tiny_pieces_of_what_is_held_have_an_end(
+    gateway: Callable[..., Gateway], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A piece takes a hundred times the memory of its character."""
+    for module in (answer, remote_attempt):
+        monkeypatch.setattr(module, "MAX_PIECES", 1000)
+    call = {"index": 0, "id": "call_a", "function": {"name": "note", "arguments": ""}}
+    more = delta(tool_calls=[{"index": 0, "function": {"arguments": " "}}])
+    server, _ = gateway(
+        say(*[delta(content=" ")] * 1100, delta(finish="stop"), usage()),
+        say(delta(tool_calls=[call]), *[more] * 1100, delta(finish="tool_calls"), usage()),
+        model=ONE,
+    )
+    refused(server, "its answer in more than 1,000 pieces", response_format={"type": "json_object"})
+    tool = {"type": "function", "function": {"name": "note", "parameters": {"type": "object"}}}
+    reply = server.http().post(
+        "/v1/chat/completions",
+        json={"model": "far", "messages": ASK, "tools": [tool], "stream": True},
+    )
+    assert "arguments of a call in more than 1,000 pieces" in reply.text
 
 
 def test_structured_output_is_checked_where_the_provider_does_not_guarantee_it(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from fake_provider import HELLO, Gateway, delta, say, usage
+from fake_provider import HELLO, Exchange, Gateway, delta, events, say, usage
 
 ASK = [{"role": "user", "content": "hi"}]
 TOOL = {
@@ -148,11 +151,11 @@ def test_what_a_target_cannot_honor_is_refused_by_name(gateway: Callable[..., Ga
     assert "min_p" not in provider.exchanges[0].body
 
 
-@pytest.mark.parametrize("path", ["/v1/messages/count_tokens", "/tokenize", "/api/show", "/v1/embeddings"])
+@pytest.mark.parametrize("path", ["/tokenize", "/api/show"])
 def test_what_needs_a_model_of_this_machine_says_so(gateway: Callable[..., Gateway], path: str) -> None:
     server, _ = gateway()
     body: dict[str, Any] = {"model": "far", "messages": [{"role": "user", "content": "x"}]}
-    body = {"/v1/embeddings": {"model": "far", "input": "x"}, "/api/show": {"model": "far"}}.get(path, body)
+    body = {"/api/show": {"model": "far"}}.get(path, body)
     reply = server.http().post(path, json=body)
     assert reply.status_code == 400 and "remote model" in reply.text, reply.text
 
@@ -243,6 +246,28 @@ def test_guards_stand_before_remote_models(gateway: Callable[..., Gateway]) -> N
     )
     assert "bluebird" not in str(provider.exchanges[0].body["messages"])
     assert "blue" not in (reply.choices[0].message.content or "x")
+
+
+def test_a_blocked_answer_of_a_remote_model_is_not_read_to_its_end(gateway: Callable[..., Gateway]) -> None:
+    async def endless(exchange: Exchange) -> None:
+        await exchange.begin()
+        for count in range(2000):
+            await exchange.send(events(delta(content=f"a bluebird {count}. "), done=False))
+            await asyncio.sleep(0.005)
+        ended.set()
+
+    ended = threading.Event()
+    guard = {"kind": "regex", "patterns": ["bluebird"], "on": ["output"]}
+    server, provider = gateway(endless, guards={"codename": guard})
+    body = {"model": "far", "messages": [{"role": "user", "content": "sing"}]}
+    for stream in (False, True):
+        reply = server.http().post("/v1/chat/completions", json=body | {"stream": stream})
+        assert reply.status_code == 200 and "content_filter" in reply.text, reply.text
+        assert "bluebird" not in reply.text and not ended.is_set()
+    end_s = time.monotonic() + 30
+    while provider.gone < 2:
+        assert time.monotonic() < end_s and not ended.is_set()
+        time.sleep(0.01)
 
 
 def test_tokens_of_remote_models_count_for_the_limits_of_a_key(gateway: Callable[..., Gateway]) -> None:

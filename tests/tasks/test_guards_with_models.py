@@ -12,8 +12,9 @@ import pytest
 from head_models import head_model
 from headrace import LLM, AsyncLLM
 from headrace.errors import InvalidRequest, UsageError
-from headrace.inference.keywords import new_call
+from headrace.inference.keywords import chat_request, new_call
 from headrace.inference.model_runner import ModelRunner
+from headrace.tasks.guards import input as guard_input
 from headrace.tasks.guards.check import GuardChecks
 from headrace.tasks.guards.settings import GuardSettings, read_guards
 from tiny import tiny_model
@@ -107,3 +108,22 @@ def test_a_blocked_answer_is_computed_no_further() -> None:
         found = llm.generate("Once upon a time", max_tokens=most, ignore_eos=True, guard={"own": EVERYTHING})
         assert (found.text, found.finish_reason) == ("", "content_filter")
         assert 0 < found.usage.completion_tokens < most  # the first sentence has some 15
+
+
+def test_what_guards_ask_models_of_one_request_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard_input, "MAX_JUDGED_TEXTS", 5)
+    topics = guard(kind="topics", topics=TOPICS, denied=["sea"])
+    with LLM("embed", cache_dir=None) as llm:
+
+        def read(count: int, guards: dict[str, GuardSettings]) -> None:
+            messages = [{"role": "user", "content": "a kitten"} for _ in range(count)]
+            checked = guard_input.CheckedInput(GuardChecks(llm.runner), guards, new_call())
+            asyncio.run(checked.read(chat_request([{"role": "system", "content": "s"}, *messages], {})))
+
+        read(5, topics)
+        with pytest.raises(InvalidRequest, match=r"6 texts are more than the 5 that guards \(g\)") as caught:
+            read(6, topics)
+        assert caught.value.param == "messages"
+        with pytest.raises(InvalidRequest, match=r"3 texts are more than the 2 that guards \(g, h\) read"):
+            read(3, topics | {"h": topics["g"]})
+        read(6, guard(kind="regex", patterns=["nothing"]))

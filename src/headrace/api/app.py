@@ -62,6 +62,7 @@ def create_app(
         served = ModelManager.fixed(served, spec)
     service = Service(served, settings)
     service.serve_remote(settings, remote or {})
+    service.check_guards(settings, [entry.spec for entry in served.entries])
     endpoints = find_endpoints(headrace.api)
 
     @asynccontextmanager
@@ -70,6 +71,8 @@ def create_app(
         async with runner.serving():
             yield
         await service.responses.close()
+        if service.caching is not None:
+            await service.caching.close()
         await service.remote.close()
         service.close()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from headrace.config.extras import extra_module
@@ -17,8 +18,10 @@ from headrace.economy.quotes import Quotes
 from headrace.economy.recorder import LedgerRecorder
 from headrace.errors import InvalidRequest
 from headrace.inference.attempts import Attempt, Hold, SpendRecorder
+from headrace.inference.call_context import CallContext
 from headrace.inference.handler import Handler
 from headrace.inference.model_runner import ModelRunner
+from headrace.inference.requests import ChatRequest
 from headrace.providers.target import read_providers
 from headrace.storage.database import Database
 from headrace.storage.sql_store import SqlStore
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from headrace.gateway.routing_handler import RoutingHandler
 
 EXTRA = "gateway"
+MAX_COUNTED = 2000
 LIBRARIES = ("aiohttp", "cryptography", "jsonschema_rs")
 
 
@@ -40,7 +44,10 @@ class _Counted:
 
     async def settle(self, hold: Hold, attempt: Attempt) -> int | None:
         """See `SpendRecorder.settle`."""
-        self._attempts[f"{attempt.target} {attempt.outcome}"] += 1
+        counted = f"{attempt.target} {attempt.outcome}"
+        if counted not in self._attempts and len(self._attempts) >= MAX_COUNTED:
+            counted = f"other {attempt.outcome}"  # clients choose the names PROVIDER/MODEL
+        self._attempts[counted] += 1
         return await self._inner.settle(hold, attempt)
 
 
@@ -82,7 +89,7 @@ class RemoteModels:
         Raises UsageError, also where the extra is not installed; then nothing changes.
         """
         remote = {name: entry for name, entry in entries.items() if is_remote(entry)}
-        if self._routing is None and not remote:
+        if self._routing is None and not remote and not _names_directly(settings):
             _check_unused(settings)
             return
         building = extra_module(EXTRA, "headrace.gateway.building", *LIBRARIES)
@@ -107,6 +114,11 @@ class RemoteModels:
         """The remote model of that name or alias."""
         return None if self._routing is None else self._routing.find(name)
 
+    async def count_tokens(self, route: Route, request: ChatRequest, call: CallContext) -> int:
+        """See `RoutingHandler.count_tokens`."""
+        assert self._routing is not None
+        return await self._routing.count_tokens(route, request, call)
+
     def check_local(self, name: str | None) -> None:
         """InvalidRequest where the name is a remote model's."""
         if self.find(name) is not None:
@@ -125,6 +137,14 @@ class RemoteModels:
             await self._routing.close()
         if self._ledger is not None:
             self._ledger.close()
+
+
+def _names_directly(settings: Settings) -> bool:
+    """Whether requests may name models of a provider. Where the extra is missing they may not: its table may
+    be there for another machine."""
+    if not settings.providers or any(find_spec(library) is None for library in LIBRARIES):
+        return False
+    return any(one.settings.direct for one in read_providers(settings.providers).values())
 
 
 def _check_unused(settings: Settings) -> None:

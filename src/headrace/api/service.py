@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
@@ -17,9 +17,12 @@ from headrace.api.http.body_memory import BodyMemory
 from headrace.api.http.call_context import HttpCall
 from headrace.api.http.request_log import RequestLog
 from headrace.api.remote_models import RemoteModels
+from headrace.api.response_caching import ResponseCaching
+from headrace.config.cache_settings import read_cache
 from headrace.config.settings import Settings
+from headrace.data.engine import DataEngine
 from headrace.economy.machine import MachineHandler, machine_recorder
-from headrace.errors import StoreError
+from headrace.errors import NotEnabled, StoreError
 from headrace.inference.admission import AdmissionGate
 from headrace.inference.call_context import CallContext
 from headrace.inference.handler import Handler, OpenStream, open_stream
@@ -34,10 +37,11 @@ from headrace.storage.aliases import Aliases
 from headrace.storage.database import Database
 from headrace.storage.ledger_store import ledger_store
 from headrace.tasks.guards.handler import GuardHandler
-from headrace.tasks.guards.settings import read_guards
+from headrace.tasks.guards.settings import check_served, read_guards
 from headrace.tasks.moderation import read_moderation
 from headrace.telemetry.request_metrics import ModelMetrics
 from headrace.workers.model_manager import ModelManager
+from headrace.workers.model_spec import ModelSpec
 
 if TYPE_CHECKING:
     from headrace.engine.client import LoadedModel
@@ -62,26 +66,53 @@ class Service:
         self.responses = ResponseStore(self.database, self.threads)
         self._parsers = ThreadPoolExecutor(2, thread_name_prefix="headrace-parse")
         self._searchers = ThreadPoolExecutor(2, thread_name_prefix="headrace-search")
+        self._statements = ThreadPoolExecutor(8, thread_name_prefix="headrace-sql")
+        self._data: DataEngine | None = None
         self._model_threads = ModelThreads(2)
         self.sources = ManagedModels(models)
         self.local = LocalHandler(self.sources, self._model_threads, settings.tool_format)
         self.ledger = ledger_store(self.database, settings.ledger)
         self._machine = machine_recorder(self.ledger, settings.node_usd_per_hour)
         local = self.local if self._machine is None else MachineHandler(self.local, self._machine)
-        self.remote = RemoteModels(local, self.database, models.serves, self.ledger)
+        self.caching = self._caching(settings)
+        local = local if self.caching is None else self.caching.local(local)
+        self.remote = RemoteModels(local, self.database, self._serves, self.ledger)
         self.metrics.attempts = self.remote.attempts
+        if self.caching is not None:
+            self.metrics.answers = self.caching.cache.counts
+            self.metrics.answer_tokens = self.caching.cache.saved_tokens
         self.gate = AdmissionGate(
             settings.max_concurrent_requests, settings.max_queued_tokens, lambda: self.local.queued_tokens
         )
         self.gate.starting = models.default.model is None
         inner = self.remote.runner = ModelRunner(local, self.sources, self._model_threads)
-        self.guards = GuardHandler(self.remote.handler, read_guards(settings.guards), inner)
+        self.guards = GuardHandler(self._answering, read_guards(settings.guards), inner)
         self.moderation = read_moderation(settings.moderation)
         self.handler: Handler = build_chain(self.guards, self.gate)
         self.runner = ModelRunner(self.handler, self.sources, self._model_threads)
         self._log = RequestLog(self.database, self.metrics) if settings.log_requests else None
         self.bodies = BodyMemory()
         self.read_aliases()
+
+    def _caching(self, settings: Settings) -> ResponseCaching | None:
+        found = read_cache(settings.cache)
+        if found is None:
+            return None
+        return ResponseCaching(
+            *(found, settings.store_file, self.sources),
+            tool_format=lambda: self.local.tool_format,
+            is_idle=lambda: not self.local.runs,
+        )
+
+    @property
+    def _answering(self) -> Handler:
+        """What answers requests: remote models and those of this machine, until the next update."""
+        handler = self.remote.handler
+        return handler if self.caching is None else self.caching.remote(handler, self.remote.find)
+
+    def _serves(self, name: str) -> bool:
+        """Whether a model of this machine, or an alias of one, has that name."""
+        return self.models.serves(name) or name in self.sources.aliases
 
     def read_aliases(self) -> None:
         """Take over the store's aliases. Reads the store: not for the event loop."""
@@ -104,10 +135,20 @@ class Service:
         self.guards.guards = read_guards(settings.guards)
         self.moderation = read_moderation(settings.moderation)
 
+    def check_guards(self, settings: Settings, specs: Sequence[ModelSpec]) -> None:
+        """UsageError where a guard's model is none of `specs` and cannot be loaded on demand either."""
+        policy = self.models.policy
+        known = {name for spec in specs for name in (spec.name, *spec.aliases)} | self.sources.aliases.keys()
+
+        def serves(name: str) -> bool:
+            return name in known or policy.any_name or policy.load_on_demand(name) is not None
+
+        check_served(read_guards(settings.guards), serves, ", ".join(repr(spec.name) for spec in specs))
+
     def serve_remote(self, settings: Settings, entries: Mapping[str, object]) -> None:
         """Serve the remote models among the entries of [models] from now on; UsageError."""
         self.remote.update(settings, entries)
-        self.guards.inner = self.remote.handler
+        self.guards.inner = self._answering
         self.models.elsewhere = [route.name for route in self.remote.routes]
 
     def metrics_of(self, name: str) -> ModelMetrics:
@@ -143,6 +184,23 @@ class Service:
         time: then others get their turn, and a client that leaves is noticed."""
         return await asyncio.get_running_loop().run_in_executor(self._searchers, work)
 
+    async def query_in_thread(self, work: Callable[[], T]) -> T:
+        """Run `work` that waits for a statement of SQL in a thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._statements, work)
+
+    async def data(self) -> DataEngine:
+        """What runs SQL over the settings' datasets, made when it is first asked for. ExtraMissing without
+        the extra, NotEnabled without datasets."""
+        if self._data is None:
+            if not self.settings.datasets:
+                raise NotEnabled("there are no datasets: name them in [datasets] of headrace.toml")
+            self._data = await self.run_in_thread(self._make_data)
+        return self._data
+
+    def _make_data(self) -> DataEngine:
+        settings = self.settings
+        return DataEngine(settings.datasets, settings.sql, settings.cache_folder)
+
     async def prepare_in_thread(self, model: LoadedModel, work: Callable[[], T]) -> T:
         """Run `work` with a model's template or tokenizer in a thread of that model."""
         return await self._model_threads.run(model, work)
@@ -172,6 +230,9 @@ class Service:
         self.threads.close()
         self._parsers.shutdown(wait=False, cancel_futures=True)
         self._searchers.shutdown(wait=False, cancel_futures=True)
+        self._statements.shutdown(wait=False, cancel_futures=True)
+        if self._data is not None:
+            self._data.close()
         self._model_threads.close()
 
 

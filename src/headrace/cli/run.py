@@ -10,6 +10,7 @@ from msgspec import to_builtins
 
 from headrace.cli.answer_printer import AnswerPrinter, fills_context
 from headrace.cli.chat import chat
+from headrace.cli.explain_text import explain_text
 from headrace.cli.flags import takes_sampling, takes_settings
 from headrace.cli.load_progress import loaded
 from headrace.cli.model_argument import ModelArgument, names_a_model
@@ -69,6 +70,9 @@ def command(
         ),
     ] = None,
     json: JsonFlag = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Print where the time of the answer went, too.")
+    ] = False,
     stats: Annotated[
         bool | None,
         typer.Option(
@@ -87,8 +91,10 @@ def command(
     if sql_schema is not None:
         sampling["sql"] = tables_of(sql_schema)
     prompt = whole_prompt(prompt)
-    if prompt is None and (raw or json):
-        raise UsageError("a chat in the terminal takes no --raw or --json: give a PROMPT")
+    if prompt is None and (raw or json or explain):
+        raise UsageError("a chat in the terminal takes no --raw, --json or --explain: give a PROMPT")
+    if explain:
+        sampling["explain"] = True
     with loaded(model, settings) as llm:
         _check_generates(llm)
         statistics = StatisticsReader(llm, settings, shown=stats)
@@ -107,6 +113,8 @@ def command(
             print_json(_report(llm, completion, statistics.read(completion)))
         else:
             statistics.show(completion)
+            if completion.explain is not None:
+                note(explain_text(completion.explain))
             if fills_context(completion, llm):
                 note(f"the answer ended where the context of {llm.model.context_length:,} tokens is full")
 
@@ -145,4 +153,5 @@ def _report(llm: LLM, completion: Completion, statistics: Statistics) -> dict[st
         "timing": to_builtins(completion.timing),
         "statistics": to_builtins(statistics),
         "warnings": to_builtins(completion.warnings),
+        **({} if completion.explain is None else {"explain": to_builtins(completion.explain)}),
     }

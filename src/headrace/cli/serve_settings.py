@@ -111,6 +111,7 @@ def _reload(
         settings = read_settings()
         hide(key_variables(settings.providers))
         specs = read_specs(names, settings)
+        service.check_guards(settings, specs)
         service.serve_remote(settings, model_entries())
     except HeadraceError as error:
         LOG.error("settings are unchanged: %s", error.message)

@@ -91,6 +91,14 @@ class ProviderSettings(Struct, frozen=True, kw_only=True):
             shown_default="false",
         ),
     ] = False
+    direct: Annotated[
+        bool,
+        Setting(
+            help="requests may name any model of it as NAME/MODEL, without an entry in [models]",
+            values=SWITCH,
+            shown_default="true",
+        ),
+    ] = True
 
 
 class RemoteModelSettings(Struct, frozen=True, kw_only=True):
@@ -135,6 +143,15 @@ class RemoteModelSettings(Struct, frozen=True, kw_only=True):
         Setting(
             help="ask the next target too where the first has said nothing for longer than it does in 95 % "
             "of cases; of at most 5 % of requests",
+            values=SWITCH,
+            shown_default="false",
+        ),
+    ] = False
+    cache: Annotated[
+        bool,
+        Setting(
+            help="with [cache]: keep its answers to requests with temperature 0 and give them again; a "
+            "provider might answer otherwise the next time",
             values=SWITCH,
             shown_default="false",
         ),

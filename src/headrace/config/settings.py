@@ -158,6 +158,31 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
             shown_default="none",
         ),
     ] = None
+    cache: Annotated[
+        Mapping[str, object] | None,
+        Setting(
+            help='keep answers and give them again, such as {"exact": "auto", "near": "draft", "ttl": "7d"}',
+            values=OBJECT,
+            shown_default="none",
+        ),
+    ] = None
+    datasets: Annotated[
+        Mapping[str, object] | None,
+        Setting(
+            help="data that SQL may read, by name, such as "
+            '{"orders": {"from": "postgres:public.orders", "secret": "env:ORDERS_PASSWORD"}}',
+            values=OBJECT,
+            shown_default="none",
+        ),
+    ] = None
+    sql: Annotated[
+        Mapping[str, object] | None,
+        Setting(
+            help='limits of a statement of SQL, such as {"seconds": 10, "memory": "512MiB"}',
+            values=OBJECT,
+            shown_default="none",
+        ),
+    ] = None
     node_usd_per_hour: Annotated[
         float,
         Setting(

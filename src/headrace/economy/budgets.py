@@ -65,6 +65,7 @@ class Budgets:
         self._clock, self._machine_clock = clock, database.shared_clock or machine_clock
         self._holder = (holder or this_process()).text
         self._lease_s = lease_s
+        self._own: dict[int, Sequence[tuple[str, str]]] = {}  # of holds of this process, not to be read again
         self._is_shared = database.shared_clock is not None
 
     def covering(self, one: Attempted) -> list[SpendBudget]:
@@ -86,6 +87,7 @@ class Budgets:
         with self._database.transaction():
             most, output = self._granted_after_release(limits, quote)
             hold = self._hold(one, None if quote.nano_usd is None else most, processing, limits)
+            self._own[hold] = [(limit.budget, limit.period) for limit in limits]
         return Hold(hold, None if quote.nano_usd is None else most, output if limits else None)
 
     def charge(self, entry: int, limits: Sequence[tuple[str, str]], nano_usd: int) -> None:
@@ -99,9 +101,17 @@ class Budgets:
         """The hold with this number, while it is there."""
         return next(iter(self.holds("id = ?", (hold,))), None)
 
-    def release(self, hold: int) -> None:
-        """Let a hold go."""
-        self._database.execute("DELETE FROM holds WHERE id = ?", (hold,))
+    def shares(self, hold: int) -> Sequence[tuple[str, str]] | None:
+        """The budgets and periods for which a hold counts; None where it is not known any more."""
+        known = self._own.pop(hold, None)
+        if known is None and (found := self.find(hold)) is not None:
+            return found.shares
+        return known
+
+    def release(self, hold: int) -> bool:
+        """Let a hold go; whether it was there."""
+        self._own.pop(hold, None)
+        return self._database.execute("DELETE FROM holds WHERE id = ?", (hold,)) > 0
 
     def release_stale(self) -> int:
         """Let go what no process will settle any more; how many. The ledger says that these attempts were

@@ -43,10 +43,15 @@ class Ledger:
 
     def attempt(self, request_id: str, number: int, hold: int) -> tuple[int, Entry] | None:
         """The entry of an attempt, or of the one that had this hold."""
-        found = self._first("kind = 'attempt' AND request_id = ? AND attempt = ?", (request_id, number))
-        if found is None and hold:  # two look-ups, each with its index: one with OR would read all entries
-            found = self._first("kind = 'attempt' AND hold = ? AND hold > 0", (hold,))
-        return found
+        # Two look-ups, each with its index: one with OR would read all entries.
+        rows = self.database.query(
+            f"""SELECT id, {_COLUMNS} FROM ledger_entries
+            WHERE kind = 'attempt' AND request_id = ? AND attempt = ? UNION ALL
+            SELECT id, {_COLUMNS} FROM ledger_entries
+            WHERE kind = 'attempt' AND hold = ? AND hold > 0 LIMIT 1""",
+            (request_id, number, hold),
+        )
+        return _entry(rows[0]) if rows else None
 
     def entry(self, number: int) -> Entry:
         """The entry with a number."""

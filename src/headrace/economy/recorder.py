@@ -6,16 +6,15 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import ParamSpec, TypeVar
 
 import msgspec
 
 from headrace.economy.appraisal import Appraised, Evidence, appraise
 from headrace.economy.budget_settings import Attempted, SpendBudget
-from headrace.economy.budgets import LEASE_S, Budgets, StoredHold
+from headrace.economy.budgets import LEASE_S, Budgets
 from headrace.economy.entries import Entry
+from headrace.economy.grouped_work import GroupedWork
 from headrace.economy.holder import Holder, machine_s
 from headrace.economy.ledger import Ledger
 from headrace.economy.prices import PriceBook
@@ -23,15 +22,10 @@ from headrace.economy.quantities import quantities_of
 from headrace.economy.quote import Quote
 from headrace.economy.rates import Unpriced
 from headrace.economy.tiers import tier_of
-from headrace.errors import StoreBusy, StoreError
 from headrace.inference.attempts import Attempt, Hold, TokenCounts
 from headrace.storage.sql_store import SqlStore
 
-P = ParamSpec("P")
-T = TypeVar("T")
 LOG = logging.getLogger("headrace.economy")
-PATIENCE_S = 20.0
-"""How long it waits for a store that another process has locked, before it refuses an attempt or gives up."""
 
 
 class LedgerRecorder:
@@ -59,7 +53,7 @@ class LedgerRecorder:
             database, budgets, clock=clock, machine_clock=machine_clock, holder=holder, lease_s=lease_s
         )
         self._database, self._clock = database, clock
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-ledger")
+        self._work = GroupedWork(database, "headrace-ledger")
 
     def bounds(self, *, account: str, target: str, provider: str, model: str, route: str) -> bool:
         """See `SpendRecorder.bounds`."""
@@ -92,7 +86,7 @@ class LedgerRecorder:
             request_id=request_id,
             unix_s=self._clock(),
         )
-        reserved = self._start(self._reserve, one, most, processing, least_output)
+        reserved = self._work.start(partial(self._reserve, one, most, processing, least_output))
         try:
             return await asyncio.shield(reserved)
         except asyncio.CancelledError:  # the caller is gone and will not settle
@@ -101,8 +95,9 @@ class LedgerRecorder:
 
     async def settle(self, hold: Hold, attempt: Attempt) -> int | None:
         """Book an attempt; what it cost."""
-        # A request that is cancelled meanwhile is booked all the same.
-        return await asyncio.shield(self._start(self._settle, hold, attempt))
+        settled = self._work.start(partial(self._settle, hold, attempt))
+        settled.add_done_callback(partial(_log_unbooked, attempt))
+        return await asyncio.shield(settled)  # one that is cancelled meanwhile is booked all the same
 
     def configure(self, prices: PriceBook, budgets: Sequence[SpendBudget]) -> None:
         """Prices and budgets from now on. What is set aside already stays as it is."""
@@ -110,15 +105,11 @@ class LedgerRecorder:
 
     def close(self) -> None:
         """Finish what was begun."""
-        self._thread.shutdown(wait=True)
-
-    def _start(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
-        call = partial(_patiently, partial(work, *args, **kwargs))
-        return asyncio.get_running_loop().run_in_executor(self._thread, call)
+        self._work.close()
 
     def _give_back(self, reserved: asyncio.Future[Hold]) -> None:
         if not reserved.cancelled() and reserved.exception() is None:
-            self._thread.submit(_patiently, partial(self.budgets.release, reserved.result().id))
+            self._work.submit(partial(self.budgets.release, reserved.result().id))
 
     def _reserve(self, one: Attempted, most: TokenCounts, processing: str, least_output: int) -> Hold:
         if not one.provider:  # the time of this machine is bought already
@@ -131,38 +122,24 @@ class LedgerRecorder:
         return self.budgets.reserve(one, quote, processing)
 
     def _settle(self, hold: Hold, attempt: Attempt) -> int | None:
-        try:
-            with self._database.transaction():
-                return self._settle_once(hold, attempt)
-        except StoreBusy:
-            raise
-        except StoreError:
-            LOG.error("an attempt could not be booked: %s", msgspec.json.encode(attempt).decode())
-            raise
+        with self._database.transaction():
+            before = self.ledger.attempt(attempt.request_id, attempt.number, hold.id)
+            if before is not None:
+                if before[1].hold != hold.id:  # reserved twice for one attempt
+                    self.budgets.release(hold.id)
+                return None if before[1].status == "unpriced" else self.ledger.cost(before[0])
+            found = appraise(self.prices, _evidence(attempt, hold))
+            number = self.ledger.add(_entry(attempt, found, hold, self._clock()), found.lines)
+            self.budgets.charge(number, self._shares(attempt, hold), found.nano_usd or 0)
+            if hold.id and self.budgets.release(hold.id):
+                _compare(attempt, found.nano_usd or 0, hold)
+            return found.nano_usd
 
-    def _settle_once(self, hold: Hold, attempt: Attempt) -> int | None:
-        before = self.ledger.attempt(attempt.request_id, attempt.number, hold.id)
-        held = self.budgets.find(hold.id) if hold.id else None
-        if before is not None:
-            if held is not None and before[1].hold != hold.id:  # reserved twice for one attempt
-                self.budgets.release(hold.id)
-            return None if before[1].status == "unpriced" else self.ledger.cost(before[0])
-        found = appraise(self.prices, _evidence(attempt, hold if held is None else held))
-        number = self.ledger.add(_entry(attempt, found, hold, self._clock()), found.lines)
-        self.budgets.charge(number, self._shares(attempt, held), found.nano_usd or 0)
-        if held is not None:
-            self.budgets.release(held.id)
-            if held.nano_usd is not None and (found.nano_usd or 0) > held.nano_usd:
-                LOG.warning(
-                    "%s/%s cost more than was set aside: %d nano-dollars, %d were",
-                    *(attempt.provider, attempt.provider_model, found.nano_usd, held.nano_usd),
-                )
-        return found.nano_usd
-
-    def _shares(self, attempt: Attempt, held: StoredHold | None) -> list[tuple[str, str]]:
+    def _shares(self, attempt: Attempt, hold: Hold) -> Sequence[tuple[str, str]]:
         """The budgets and periods that it counts for: those that were asked, or those of its start."""
-        if held is not None:
-            return list(held.shares)
+        known = self.budgets.shares(hold.id) if hold.id else None
+        if known is not None:
+            return known
         one = Attempted(
             key=attempt.account,
             route=attempt.route,
@@ -176,19 +153,20 @@ class LedgerRecorder:
         return [(limit.budget, limit.period) for limit in limits]
 
 
-def _patiently(work: Callable[[], T]) -> T:
-    """Do it again while another process has the store locked; StoreBusy when that takes too long."""
-    until_s = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            return work()
-        except StoreBusy:
-            if time.monotonic() > until_s:
-                raise
-            time.sleep(0.01)
+def _log_unbooked(attempt: Attempt, settled: asyncio.Future[int | None]) -> None:
+    if not settled.cancelled() and settled.exception() is not None:
+        LOG.error("an attempt could not be booked: %s", msgspec.json.encode(attempt).decode())
 
 
-def _evidence(attempt: Attempt, hold: Hold | StoredHold) -> Evidence:
+def _compare(attempt: Attempt, nano_usd: int, hold: Hold) -> None:
+    if hold.nano_usd is not None and nano_usd > hold.nano_usd:
+        LOG.warning(
+            "%s/%s cost more than was set aside: %d nano-dollars, %d were",
+            *(attempt.provider, attempt.provider_model, nano_usd, hold.nano_usd),
+        )
+
+
+def _evidence(attempt: Attempt, hold: Hold) -> Evidence:
     return Evidence(
         provider=attempt.provider,
         model=attempt.provider_model,

@@ -16,14 +16,15 @@ from itertools import combinations
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from headrace.errors import InvalidRequest
 
 Levers = frozenset[str]
 Cost = Callable[[Levers], int]
 """Nano-dollars that the same traffic costs with exactly these levers on."""
-MAX_EXACT = 10
-"""Levers of which all sets are measured: 1,024 costs."""
+MAX_EXACT = 12
+"""Levers of which all sets are measured: 4,096 costs."""
 _T_95 = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145),
     *(2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048),
@@ -119,6 +120,50 @@ def sampled_shapley_values(levers: Sequence[str], cost: Cost, *, pairs: int, see
         total=sum((one.saves for one in found), Fraction()),
         costs_measured=2 * pairs * (len(names) + 1) + 4 * len(names),
     )
+
+
+def shapley_parts(
+    levers: Sequence[str], costs: Callable[[Levers], NDArray[np.float64]]
+) -> NDArray[np.float64]:
+    """Values [levers, requests] of what each request costs [requests]. A value is linear in the costs, so the
+    parts of a lever sum to its value, and resampling requests gives the interval of that."""
+    names, table, sizes = _table(levers, costs)
+    count = len(names)
+    weights = np.array([1 / (count * math.comb(count - 1, size)) for size in range(count)])
+    masks = np.arange(2**count, dtype=np.int64)
+    found: list[NDArray[np.float64]] = []
+    for place in range(count):
+        off = masks[masks >> place & 1 == 0]
+        found.append(weights[sizes[off]] @ (table[off] - table[off | 1 << place]))
+    return np.array(found)
+
+
+def interactions(levers: Sequence[str], cost: Cost) -> dict[tuple[str, str], float]:
+    """Of each pair, the mean of what both together save beyond the sum of each, over all sets of others:
+    below 0 where they save the same. The interaction index of Grabisch and Roubens, 1999."""
+    names, table, sizes = _table(levers, lambda some: np.array([float(cost(some))]))
+    count = len(names)
+    masks = np.arange(2**count, dtype=np.int64)
+    found: dict[tuple[str, str], float] = {}
+    for one, other in combinations(range(count), 2):
+        off = masks[(masks >> one & 1 == 0) & (masks >> other & 1 == 0)]
+        weights = np.array([1 / ((count - 1) * math.comb(count - 2, size)) for size in sizes[off]])
+        left, right = 1 << one, 1 << other
+        both = table[off | left] + table[off | right] - table[off] - table[off | left | right]
+        found[names[one], names[other]] = float(weights @ both[:, 0])
+    return found
+
+
+def _table(
+    levers: Sequence[str], costs: Callable[[Levers], NDArray[np.float64]]
+) -> tuple[tuple[str, ...], NDArray[np.float64], NDArray[np.int64]]:
+    """Costs of all sets, by the bits of their levers, and how many levers each set has."""
+    names = _checked(levers)
+    sets = [
+        frozenset(name for place, name in enumerate(names) if bits >> place & 1)
+        for bits in range(2 ** len(names))
+    ]
+    return names, np.array([costs(some) for some in sets]), np.array([len(some) for some in sets])
 
 
 def _checked(levers: Sequence[str]) -> tuple[str, ...]:

@@ -30,6 +30,8 @@ from headrace.engine.request import (
     Usage,
 )
 from headrace.engine.request_queue import CancelRequest, PauseRequest, RequestQueue, send
+from headrace.engine.request_trace import RequestTrace, StepTotals
+from headrace.engine.step_share import StepShare
 from headrace.engine.step_times import StepTimes, StepWork, attended
 from headrace.engine.submissions import submitted
 from headrace.engine.turns import NoTurns, Tier, TurnAsk, Turns, joined, tier_of
@@ -194,27 +196,40 @@ class Encoder:
         params = [text.request.embed or EmbedParams() for text in texts]
         starts, unseen = [one.pair_start for one in params], [one.unseen for one in params]
         step = encoder_step(prompts, self._pooling, self._capacity.page_tokens, starts, unseen)
-        output = self._in_turn(executor, step, prompts)
+        work = StepWork(len(step.tokens), 0, sum(attended(0, len(prompt)) for prompt in prompts))
+        predicted_s = self._times.seconds(work) if self._times.any_known else 0.0
+        output, run_s = self._in_turn(executor, step, work)
         self.steps += 1
         self._running, self._last_step_s = 0, self._clock()
         self._longest_step_s = max(self._longest_step_s, self._last_step_s - begun_s)
+        totals = StepTotals(
+            *(begun_s, self._last_step_s, run_s, 0.0, predicted_s),
+            *(1, len(texts), len(step.tokens)),
+        )
         counts = [len(prompt) if self._pooling.kind == "none" else 1 for prompt in prompts]
         ends = np.cumsum(counts).tolist()
         for text, count, end in zip(texts, counts, ends, strict=True):
             event = self._embedded(text.request, output[end - count : end])
             ending: list[EngineEvent] = [event]
             if isinstance(event, Embedding):
-                ending += [ChoiceFinished(0, "stop"), self._done(text, begun_s)]
+                ending += [ChoiceFinished(0, "stop"), self._done(text, begun_s, self._share(text, totals))]
             self._end(text, ending)
 
-    def _in_turn(self, executor: Executor, step: Step, prompts: Sequence[Sequence[int]]) -> Array:
-        """Run the step, and hand on the turn that `_run` has begun."""
+    def _in_turn(self, executor: Executor, step: Step, work: StepWork) -> tuple[Array, float]:
+        """Run the step, and hand on the turn that `_run` has begun: its output and seconds."""
         begun_s = self._clock()
         output = executor.run(step)
-        pairs = sum(attended(0, len(prompt)) for prompt in prompts)
-        self._times.note(StepWork(len(step.tokens), 0, pairs), self._clock() - begun_s)
+        run_s = self._clock() - begun_s
+        self._times.note(work, run_s)
         self._turns.end(again=len(self._waiting) > 0)
-        return output
+        return output, run_s
+
+    def _share(self, text: _InputState, step: StepTotals) -> tuple[StepShare, ...]:
+        if not text.request.explain:
+            return ()
+        trace = RequestTrace(text.submitted_s)
+        trace.add("encode", step, tokens=len(text.request.prompt))
+        return tuple(trace.shares)
 
     def _embedded(self, request: EngineRequest, rows: Array) -> Embedding | RequestFailed:
         assert request.embed is not None
@@ -227,14 +242,14 @@ class Encoder:
             vectors = unit_rows(vectors)
         return Embedding(len(vectors), np.ascontiguousarray(vectors, "<f4").tobytes())
 
-    def _done(self, text: _InputState, begun_s: float) -> RequestFinished:
+    def _done(self, text: _InputState, begun_s: float, shares: tuple[StepShare, ...] = ()) -> RequestFinished:
         now_s = self._clock()
         timing = Timing(
             queue_s=begun_s - text.submitted_s,
             first_token_s=now_s - text.submitted_s,
             total_s=now_s - text.submitted_s,
         )
-        return RequestFinished(Usage(len(text.request.prompt), 0, 0), timing, 0)
+        return RequestFinished(Usage(len(text.request.prompt), 0, 0), timing, 0, shares)
 
     def _end(self, text: _InputState, events: list[EngineEvent]) -> None:
         if text.waits:

@@ -18,6 +18,7 @@ from headrace.engine.request import EngineRequest, EventCallback, RequestHandle
 from headrace.engine.request_builder import RequestBuilder
 from headrace.engine.request_queue import CancelRequest, PauseRequest, RequestQueue
 from headrace.engine.request_state import RequestState
+from headrace.engine.request_trace import totals
 from headrace.engine.row_readers import advance_group, read_rows
 from headrace.engine.sampling.constraints import Constraints
 from headrace.engine.sampling.sample_slot import SampleSlot
@@ -202,11 +203,15 @@ class Engine:
         slots = sample_slots(chunks, self._active.choices)
         max_steps, lookahead_tokens, drafts = self._call_length(chunks, slots, speculation)
         step = self._batches.build(chunks, lookahead_tokens=lookahead_tokens)
+        traced: dict[str, tuple[RequestState, list[ScheduledChunk]]] = {}
         for chunk in chunks:
             state = self._active.state_of(chunk.sequence)
             if state.scheduled_s is None:
                 state.scheduled_s = self._timer.began_s
-        return StepPlan(chunks, slots, step, max_steps, lookahead_tokens, drafts)
+            if state.trace is not None:
+                traced.setdefault(state.request_id, (state, []))[1].append(chunk)
+        predicted_s = self._pacing.predicted_s(chunks) if traced else 0.0
+        return StepPlan(chunks, slots, step, max_steps, lookahead_tokens, drafts, traced, predicted_s)
 
     def _prefill_tokens(self) -> int:
         """Most tokens of prompts in the next step."""
@@ -263,9 +268,19 @@ class Engine:
             steps = 1 if ran is None else ran.steps
             timing = StepTiming(len(plan.step.tokens), steps, timer.propose_s, timer.run_s, timer.loop_s, ran)
             speculation.learn(plan.slots, timing)
+        if plan.traced:
+            _trace(plan, result, self._timer)
         deliver(self._active, plan.slots, self._timer.ended_s)
         for state in result.groups.values():
             advance_group(self._active, state, self._timer.ended_s)
+
+
+def _trace(plan: StepPlan, result: StepResult, timer: StepClock) -> None:
+    steps = 1 if result.multi_step is None else result.multi_step.steps
+    step = totals(plan.chunks, timer, steps, plan.predicted_s)
+    for state, own in plan.traced.values():
+        if state.trace is not None:
+            state.trace.note(own, step, state.accepted_drafts, state.rejected_drafts)
 
 
 def _scheduler(capacity: ExecutorLimits, limits: EngineLimits) -> Scheduler:

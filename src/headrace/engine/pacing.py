@@ -144,15 +144,23 @@ class Pacing:
 
     def learn(self, chunks: Iterable[ScheduledChunk], seconds: float, now_s: float) -> None:
         """A step of these chunks took so long, until now."""
-        prefill, rows, pairs = 0, 0, 0.0
-        for chunk in chunks:
-            if chunk.length == 1:
-                rows += 1
-            else:
-                prefill += chunk.length
-            pairs += attended(chunk.start, chunk.length)
-        self.times.note(StepWork(prefill, rows, pairs), seconds)
+        self.times.note(_work(chunks), seconds)
         self._learned_s = now_s
+
+    def predicted_s(self, chunks: Iterable[ScheduledChunk]) -> float:
+        """What a step of these chunks is expected to take; 0 where nothing is known."""
+        return self.times.seconds(_work(chunks)) if self.times.any_known else 0.0
+
+
+def _work(chunks: Iterable[ScheduledChunk]) -> StepWork:
+    prefill, rows, pairs = 0, 0, 0.0
+    for chunk in chunks:
+        if chunk.length == 1:
+            rows += 1
+        else:
+            prefill += chunk.length
+        pairs += attended(chunk.start, chunk.length)
+    return StepWork(prefill, rows, pairs)
 
 
 def _waiting_tokens(waiting: Iterable[TokenSequence]) -> int:

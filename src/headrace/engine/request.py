@@ -9,6 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from headrace.engine.scaling.options import Scaling
+from headrace.engine.step_share import StepShare
 from headrace.errors import HeadraceError
 from headrace.grammar.constraint import Constraint
 from headrace.ops.value import Array
@@ -55,7 +56,7 @@ class EngineRequest(Struct, frozen=True, kw_only=True):
     faster. `scaling` ranks or votes on the choices; then a Selection comes before RequestFinished. With
     `embed` an encoder makes a vector of the prompt. With `continuations` (token ids, at least one each)
     nothing is generated: ContinuationsScored comes, and the sampling parameters have no effect. `slo` are
-    its own targets.
+    its own targets. `explain`: the last event has the steps that the request took part in.
     """
 
     prompt: tuple[int, ...]
@@ -75,6 +76,7 @@ class EngineRequest(Struct, frozen=True, kw_only=True):
     embed: EmbedParams | None = None
     continuations: tuple[tuple[int, ...], ...] = ()
     slo: Targets | None = None
+    explain: bool = False
 
 
 class TokenLogprob(Struct, frozen=True):
@@ -173,11 +175,12 @@ class Timing(Struct, frozen=True):
 
 
 class RequestFinished(Struct, frozen=True):
-    """Terminal: every choice has ended."""
+    """Terminal: every choice has ended. `trace` are the steps of a request that asked for it (`explain`)."""
 
     usage: Usage
     timing: Timing
     seed: int
+    trace: tuple[StepShare, ...] = ()
 
 
 class RequestFailed(Struct, frozen=True):

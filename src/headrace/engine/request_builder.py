@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from headrace.engine.request import EngineRequest, EventCallback
 from headrace.engine.request_state import ChoiceState, RequestState
+from headrace.engine.request_trace import RequestTrace
 from headrace.engine.sampling.beam_group import BeamGroup
 from headrace.engine.sampling.beam_search import BeamSearch
 from headrace.engine.sampling.constraints import Constraints
@@ -52,6 +53,8 @@ class RequestBuilder:
         given = request.params.seed
         seed = secrets.randbits(63) if given is None else given % (1 << 64)
         state = RequestState(request_id, request, sink, seed, now_s)
+        if request.explain:
+            state.trace = RequestTrace(now_s)
         if request.continuations:
             state.group = self._continuation_scores(state)
         elif request.params.use_beam_search:

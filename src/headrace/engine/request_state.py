@@ -20,6 +20,7 @@ from headrace.engine.request import (
     TokenLogprob,
     Usage,
 )
+from headrace.engine.request_trace import RequestTrace
 from headrace.engine.sampling.prompt_scores import PromptScores
 from headrace.engine.sampling.sequence_group import SequenceGroup
 from headrace.engine.scaling.controller import TOTAL, ScalingController, Stop
@@ -189,6 +190,7 @@ class RequestState(Struct, eq=False):
     accepted_drafts: int = 0  # tokens
     rejected_drafts: int = 0
     scaling: ScalingController | None = None
+    trace: RequestTrace | None = None
 
     @property
     def done(self) -> bool:
@@ -203,7 +205,9 @@ class RequestState(Struct, eq=False):
             late_s=self.late_s,
             target_s=self.target_s,
         )
-        return RequestFinished(self._usage() if self.group is None else self.group.usage(), timing, self.seed)
+        usage = self._usage() if self.group is None else self.group.usage()
+        trace = () if self.trace is None else tuple(self.trace.shares)
+        return RequestFinished(usage, timing, self.seed, trace)
 
     def apply_scaling(self, events: list[EngineEvent]) -> list[EngineEvent]:
         """The events of a step, with the ends of choices that the request's scaling stops for them, and when

@@ -14,7 +14,8 @@ from headrace.program.step import Step
 class StepPlan(Struct, eq=False):
     """The scheduler's chunks, and where their choices are sampled. With `max_steps` it is one call of the
     executor that runs so many at most, has pages for `lookahead_tokens` more of each sequence and verifies
-    `drafts`; 0 is a single step."""
+    `drafts`; 0 is a single step. `traced` are the chunks of requests that are explained, by request, and with
+    any of them `predicted_s` is what a step is expected to take."""
 
     chunks: list[ScheduledChunk]
     slots: list[SampleSlot]
@@ -22,6 +23,8 @@ class StepPlan(Struct, eq=False):
     max_steps: int
     lookahead_tokens: int
     drafts: DraftPlan
+    traced: dict[str, tuple[RequestState, list[ScheduledChunk]]]
+    predicted_s: float
 
 
 class StepResult(Struct, frozen=True, eq=False):

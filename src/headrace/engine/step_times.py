@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -16,10 +17,11 @@ _SCALES = np.array([1.0, 512.0, 32.0, 2.0**18])
 
 class StepWork(Struct, frozen=True):
     """What a step computes: `prefill` tokens of prompts, `rows` that generate, and `pairs` of a token and one
-    that it attends to (the tokens of KV that are read, for rows that generate)."""
+    that it attends to (the tokens of KV that are read, for rows that generate). Of the mean of many steps
+    these are no whole numbers."""
 
-    prefill: int
-    rows: int
+    prefill: float
+    rows: float
     pairs: float
 
 
@@ -42,6 +44,11 @@ class StepTimes:
     def known(self) -> bool:
         """Whether enough prefill was measured."""
         return len(self._kinds[1]) >= ENOUGH
+
+    @property
+    def any_known(self) -> bool:
+        """Whether any step was measured."""
+        return any(self._kinds)
 
     def note(self, work: StepWork, seconds: float) -> None:
         """A step took so long."""
@@ -73,20 +80,24 @@ class StepTimes:
         return self._fit
 
     def _fitted(self) -> tuple[float, float, float, float]:
-        samples = [sample for kind in self._kinds for sample in kind]
-        seconds = np.array([second for _, second in samples])
-        columns = np.array([(1.0, work.prefill, work.rows, work.pairs) for work, _ in samples]) / _SCALES
-        relative = columns / seconds[:, None]
-        used = list(range(4))
-        while True:
-            found = np.linalg.lstsq(relative[:, used], np.ones(len(samples)), rcond=None)[0]
-            if len(used) == 1 or found.min() >= 0:
-                break
-            del used[int(found.argmin())]
-        fit = np.zeros(4)
-        fit[used] = found
-        a, b, c, d = (fit / _SCALES).tolist()
-        return a, b, c, d
+        return fitted_step_times([sample for kind in self._kinds for sample in kind])
+
+
+def fitted_step_times(samples: Sequence[tuple[StepWork, float]]) -> tuple[float, float, float, float]:
+    """a, b, c, d (see StepTimes) by least squares of relative errors, none of them negative."""
+    seconds = np.array([second for _, second in samples])
+    columns = np.array([(1.0, work.prefill, work.rows, work.pairs) for work, _ in samples]) / _SCALES
+    relative = columns / seconds[:, None]
+    used = list(range(4))
+    while True:
+        found = np.linalg.lstsq(relative[:, used], np.ones(len(samples)), rcond=None)[0]
+        if len(used) == 1 or found.min() >= 0:
+            break
+        del used[int(found.argmin())]
+    fit = np.zeros(4)
+    fit[used] = found
+    a, b, c, d = (fit / _SCALES).tolist()
+    return a, b, c, d
 
 
 def attended(start: int, count: int) -> float:

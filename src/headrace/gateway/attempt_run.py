@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
 from msgspec.structs import replace
@@ -16,9 +16,10 @@ from headrace.inference.attempts import Attempt, AttemptKind, Billed, Hold, Spen
 from headrace.inference.call_context import CallContext
 from headrace.inference.events import InferenceEvent, OutputDelta, Prepared, PromptFinished, Started
 from headrace.inference.handler import Batch, Handler
-from headrace.inference.requests import GenerationRequest
+from headrace.inference.requests import CompletionRequest, EmbeddingRequest, GenerationRequest
 from headrace.providers.failure import AttemptFailed, Failure
 from headrace.providers.remote_attempt import RemoteAttempt, prompt_tokens
+from headrace.providers.remote_embedding import RemoteEmbedding
 from headrace.providers.usage import ReportedUsage
 
 PATIENCE_S = 30.0
@@ -31,7 +32,7 @@ class AttemptRun:
     def __init__(
         self,
         state: TargetState,
-        request: GenerationRequest,
+        request: GenerationRequest | EmbeddingRequest,
         call: CallContext,
         number: int,
         kind: AttemptKind,
@@ -44,13 +45,14 @@ class AttemptRun:
         self._kind: AttemptKind = kind
         self._request, self._call, self._number, self._route = request, call, number, route
         self._batches: AsyncGenerator[Batch] | None = None
-        self._remote: RemoteAttempt | None = None
+        self._remote: RemoteAttempt | RemoteEmbedding | None = None
         self._hold: Hold | None = None
         self._spend: SpendRecorder | None = None
         self._start_s, self._start_unix_s = time.monotonic(), time.time()
         self._first_s: float | None = None
         self._usage = ReportedUsage()
         self._failure: Failure | None = None
+        self._stopped: set[int] = set()
         self._is_complete = False
         self._is_hurried = False
         self._is_open = False
@@ -89,15 +91,30 @@ class AttemptRun:
         """The batches after the first. Raises AttemptFailed."""
         assert self._batches is not None
         try:
-            async for batch in self._batches:
+            while not self._is_cut and (batch := await anext(self._batches, None)) is not None:
                 await self._look(batch)
                 yield batch
-            if not self._is_complete:
+            if isinstance(self._remote, RemoteAttempt) and self._is_cut and not self._is_complete:
+                await self.close()
+                yield self._remote.cut()
+            elif not self._is_complete:
                 raise AttemptFailed(
                     Failure(phase="end", kind="truncated", message="ended without an end", billed="yes")
                 )
         except AttemptFailed as error:
             await self._fail(error.failure)
+
+    def obey(self, stops: dict[str, Callable[[int], None]]) -> None:
+        """End the answer of a remote target when all its prompts are stopped by `CallContext.stops`."""
+        if self._remote is not None:
+            stops[self._request.id] = self._stopped.add
+
+    @property
+    def _is_cut(self) -> bool:
+        """Whether what follows of all prompts is wanted no more, such as after a guard."""
+        request = self._request
+        prompts = len(request.prompts) if isinstance(request, CompletionRequest) else 1
+        return len(self._stopped) == prompts
 
     async def _look(self, batch: Batch) -> None:
         """Book the attempt before its last batch goes out, so that the reply can say what it cost."""
@@ -115,6 +132,8 @@ class AttemptRun:
         await self._settle("ok", "yes")
 
     def _measure(self, first_s: float) -> None:
+        if not isinstance(self._request, GenerationRequest):
+            return
         tokens = self._usage.tokens
         output = 0 if tokens is None else tokens.output + tokens.reasoning
         total_s = time.monotonic() - self._start_s

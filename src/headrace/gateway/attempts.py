@@ -24,8 +24,8 @@ from headrace.inference.attempts import AttemptKind, SpendRecorder
 from headrace.inference.call_context import CallContext
 from headrace.inference.events import InferenceEvent, PromptFinished, Started
 from headrace.inference.handler import Batch, Handler
-from headrace.inference.requests import GenerationRequest, InferenceRequest
-from headrace.providers.capabilities import only_generates
+from headrace.inference.requests import EmbeddingRequest, GenerationRequest, InferenceRequest
+from headrace.providers.capabilities import generates_or_embeds
 from headrace.providers.failure import (
     AttemptFailed,
     Failure,
@@ -72,17 +72,18 @@ class Attempts:
         self._request, self._call = request, call
         self._started = 0
         self._usable = list(states)
-        self._requests: dict[TargetState, GenerationRequest] = {}
+        self._requests: dict[TargetState, GenerationRequest | EmbeddingRequest] = {}
         self._refusal: TargetRefused | None = None
         self._last: TargetState | None = None
         self._deadline_s = asyncio.get_running_loop().time() + (request.deadline_s or TOTAL_S)
 
-    def _honored(self, state: TargetState) -> GenerationRequest | None:
+    def _honored(self, state: TargetState) -> GenerationRequest | EmbeddingRequest | None:
         """What a target gets, None where it cannot honor the request: then it is no longer usable."""
         if state not in self._requests:
             try:
                 if state.remote is None:
-                    found = replace(only_generates(self._request, state.name), model=state.name, route=None)
+                    asked = generates_or_embeds(self._request, state.name)
+                    found = replace(asked, model=state.name, route=None)
                 else:
                     found = state.remote.adapted(self._sent(), self._route.settings.drop, self._call)
             except TargetRefused as error:
@@ -111,6 +112,7 @@ class Attempts:
         restorer = self._restorer(run)
         try:
             self._note(run, run.first)
+            run.obey(self._call.stops)
             yield [Started()]
             yield run.first if restorer is None else restorer.batch(run.first)
             async with aclosing(run.rest()) as rest:

@@ -37,5 +37,5 @@ def updated(
         *(local, KeyStore(database).key_of, spend), quoter=quoter, runner=runner, gates=GateStore(database)
     )
     routing.planner.quoter = quoter or routing.planner.quoter
-    routing.update(routes, providers)
+    routing.update(routes, providers, serves)
     return routing

@@ -9,8 +9,8 @@ from msgspec import Struct
 from headrace.gateway.target_state import TargetState
 from headrace.inference.attempts import Hold, SpendRecorder, TokenCounts
 from headrace.inference.call_context import CallContext
-from headrace.inference.requests import GenerationRequest
-from headrace.providers.bounds import choices_of, limited, output_bound
+from headrace.inference.requests import EmbeddingRequest, GenerationRequest
+from headrace.providers.bounds import choices_of, embedding_bound, limited, output_bound
 from headrace.providers.remote_attempt import prompt_tokens
 
 UNBOUNDED_OUTPUT = 32_768
@@ -22,17 +22,23 @@ class Reservation(Struct, frozen=True):
     """A hold and the request to be sent. `warnings` are for the caller if this attempt answers."""
 
     hold: Hold
-    request: GenerationRequest
+    request: GenerationRequest | EmbeddingRequest
     warnings: Mapping[str, str] = {}
 
 
 async def reserved(
-    spend: SpendRecorder, state: TargetState, request: GenerationRequest, call: CallContext, route: str
+    spend: SpendRecorder,
+    state: TargetState,
+    request: GenerationRequest | EmbeddingRequest,
+    call: CallContext,
+    route: str,
 ) -> Reservation:
     """Set money aside. Raises the error of a budget that does not allow the attempt."""
     account = call.account.name
     names = {"target": state.name, "provider": state.provider, "model": state.provider_model}
-    if state.remote is None or not spend.bounds(account=account, route=route, **names):
+    if isinstance(request, EmbeddingRequest):
+        most, bound = TokenCounts(input=embedding_bound(request)), None
+    elif state.remote is None or not spend.bounds(account=account, route=route, **names):
         most, bound = estimate(request), None
     else:
         bound = output_bound(request, state.remote.target)
@@ -45,7 +51,7 @@ async def reserved(
         route=route,
         least_output=0 if bound is None else bound.least,
     )
-    if bound is None or hold.output is None or state.remote is None:
+    if isinstance(request, EmbeddingRequest) or bound is None or hold.output is None or state.remote is None:
         return Reservation(hold, request)
     found = limited(request, state.remote.target, bound, hold.output)
     return Reservation(hold, found.request, found.warnings)

@@ -7,12 +7,20 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
-from headrace.errors import InvalidRequest
+from headrace.errors import InvalidRequest, ModelNotFound
 from headrace.gateway.attempts import Attempts
 from headrace.gateway.cascade import Asks, Cascade, Gates, Scored
+from headrace.gateway.direct_names import MAX_KEPT, DirectNames
 from headrace.gateway.gate import GateStore
 from headrace.gateway.hedging import HedgeShare
-from headrace.gateway.planning import Plan, Planner, check_uncertified, is_plain, purse_of
+from headrace.gateway.planning import (
+    Plan,
+    Planner,
+    check_uncertified,
+    is_plain,
+    looks_for_personal_data,
+    purse_of,
+)
 from headrace.gateway.policies.registry import policy_named
 from headrace.gateway.routes import LocalTarget, Route, Target
 from headrace.gateway.target_state import TargetState
@@ -21,8 +29,8 @@ from headrace.inference.call_context import CallContext
 from headrace.inference.handler import Batch, EventBatches, Handler
 from headrace.inference.model_runner import ModelRunner
 from headrace.inference.quoter import NoQuotes, Quoter
-from headrace.inference.requests import GenerationRequest, InferenceRequest
-from headrace.providers.failure import LoopDetected
+from headrace.inference.requests import ChatRequest, GenerationRequest, InferenceRequest
+from headrace.providers.failure import LoopDetected, TargetRefused
 from headrace.providers.remote_handler import RemoteHandler
 from headrace.providers.target import Provider
 from headrace.providers.upstream import Upstream
@@ -54,8 +62,10 @@ class RoutingHandler:
         self._routes: dict[str, Route] = {}
         self._names: dict[str, str] = {}
         self._states: dict[tuple[str, ...], TargetState] = {}
+        self._direct_states: dict[tuple[str, ...], TargetState] = {}
         self._upstreams: dict[str, Upstream] = {}
         self._retired: list[Upstream] = []
+        self._direct = DirectNames({}, lambda name: True)
         self._share = HedgeShare()
         self.running = 0
         """Requests that have not ended."""
@@ -72,8 +82,14 @@ class RoutingHandler:
         """The targets of all routes."""
         return list(self._states.values())
 
-    def update(self, routes: Sequence[Route], providers: Mapping[str, Provider]) -> None:
-        """Serve these routes from now on. Targets that stay the same keep their breakers and connections."""
+    def update(
+        self,
+        routes: Sequence[Route],
+        providers: Mapping[str, Provider],
+        serves: Callable[[str], bool] = lambda name: False,
+    ) -> None:
+        """Serve these routes from now on, and PROVIDER/MODEL of the providers unless `serves` knows a model
+        of this machine by that name. Targets that stay the same keep their breakers and connections."""
         kept = {
             name: upstream
             for name, upstream in self._upstreams.items()
@@ -85,9 +101,11 @@ class RoutingHandler:
         for name, provider in providers.items():
             if name not in kept:
                 self._upstreams[name] = Upstream(provider.base_url, provider.settings)
+        self._direct = DirectNames(providers, serves)
         self._routes = {route.name: route for route in routes}
         self._names = {name: route.name for route in routes for name in (route.name, *route.settings.aliases)}
         before, self._states = self._states, {}
+        self._direct_states = {}
         for target in (target for route in routes for target in route.targets):
             state = before.get(target.key) or TargetState(target, None)
             state.target, state.remote = target, self._remote(target)  # its provider may have new settings
@@ -102,26 +120,71 @@ class RoutingHandler:
         )
 
     def find(self, name: str | None) -> Route | None:
-        """The route of that name or alias."""
+        """The route of that name or alias, or of PROVIDER/MODEL; InvalidRequest for such a name that can be
+        no model's."""
         known = self._names.get(name or "")
-        return None if known is None else self._routes[known]
+        return self._direct.find(name or "") if known is None else self._routes[known]
 
     def handle(self, request: InferenceRequest, call: CallContext) -> EventBatches:
         """See `Handler.handle`. What no route has passes without a generator of its own."""
         route = self.find(request.model)
         if route is None:
-            return self._local.handle(request, call)
+            has_slash = "/" in (request.model or "")
+            return self._named(request, call) if has_slash else self._local.handle(request, call)
         return self._routed(route, request, call)
 
-    async def _routed(
-        self, route: Route, request: InferenceRequest, call: CallContext
-    ) -> AsyncGenerator[Batch]:
+    async def count_tokens(self, route: Route, request: ChatRequest, call: CallContext) -> int:
+        """The tokens of a prompt, by the provider of the route's first target. Raises TargetRefused where it
+        does not count."""
         call.model = route.name
+        self._check_hops(route, call)
+        if looks_for_personal_data(route, request):
+            raise TargetRefused(
+                f"{route.name!r} looks for personal data before a prompt leaves this machine, and a provider "
+                "would count its tokens: name a model of this machine",
+                param="model",
+            )
+        remote = self._state(route.targets[0]).remote
+        if remote is None:
+            raise TargetRefused(
+                f"the first target of {route.name!r} is a model of this machine: name that one", param="model"
+            )
+        return await remote.count_tokens(request, call)
+
+    def _check_hops(self, route: Route, call: CallContext) -> None:
         if self.server_id in call.hops or len(call.hops) >= MAX_HOPS:
             raise LoopDetected(
                 f"the request for {route.name!r} came back to this server after {len(call.hops)} others: a "
                 "base_url leads back here"
             )
+
+    async def _named(self, request: InferenceRequest, call: CallContext) -> AsyncGenerator[Batch]:
+        """What this machine has of that name. Where it has none, the error names the providers, too."""
+        try:
+            async with aclosing(self._local.handle(request, call)) as batches:
+                async for batch in batches:
+                    yield batch
+        except ModelNotFound as error:
+            known = ", ".join(self._direct.providers)
+            if not known:
+                raise
+            remedy = f"{error.message}; PROVIDER/MODEL names a model of a provider, which are: {known}"
+            raise ModelNotFound(remedy, param="model") from error
+
+    def _state(self, target: Target) -> TargetState:
+        """The state of a target; of one that a request has named it is made now, and kept for a while."""
+        state = self._states.get(target.key) or self._direct_states.get(target.key)
+        if state is None:
+            if len(self._direct_states) >= MAX_KEPT:
+                self._direct_states.pop(next(iter(self._direct_states)))
+            state = self._direct_states[target.key] = TargetState(target, self._remote(target))
+        return state
+
+    async def _routed(
+        self, route: Route, request: InferenceRequest, call: CallContext
+    ) -> AsyncGenerator[Batch]:
+        call.model = route.name
+        self._check_hops(route, call)
         self.running += 1
         try:
             async with aclosing(await self._answer(route, request, call)) as batches:
@@ -186,7 +249,7 @@ class RoutingHandler:
 
     def states_of(self, route: Route) -> list[TargetState]:
         """The states of a route's targets, in the order of the settings."""
-        return [self._states[target.key] for target in route.targets]
+        return [self._state(target) for target in route.targets]
 
     async def close(self) -> None:
         """Close all connections."""

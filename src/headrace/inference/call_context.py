@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headrace.inference.accounts import Account
 from headrace.inference.events import GuardVerdict, ParameterWarning
+from headrace.telemetry.explain import EngineTrace, Stage
 
 if TYPE_CHECKING:
     from headrace.engine.request import Usage
@@ -32,7 +34,8 @@ class CallContext:
     passed. `booking_id` is the request's id in the ledger, which two calls never share; clients may send the
     `request_id` of an earlier call again. `attempts` counts those that were made for it, `spent_nano_usd`
     is what attempts cost whose answers were not taken, and `routed` are the targets in the order in which a
-    route tries them, each with the reason of its place.
+    route tries them, each with the reason of its place. With `explain` handlers add `stages`, and `traces` of
+    engines.
     """
 
     request_id: str
@@ -51,8 +54,13 @@ class CallContext:
     verdicts: list[GuardVerdict] = field(default_factory=list[GuardVerdict])
     reply_headers: dict[str, str] = field(default_factory=dict[str, str])
     hops: tuple[str, ...] = ()
+    explain: bool = False
+    stages: list[Stage] = field(default_factory=list[Stage])
+    traces: list[EngineTrace] = field(default_factory=list[EngineTrace])
     ordered_elsewhere: bool = False
     """A provider's own order decides when this is computed, whatever priority was asked for."""
+    no_store: bool = False
+    """The client has said that its answer must not be kept (`cache-control: no-store`)."""
     error: HeadraceError | None = None
     running: list[asyncio.Future[None]] = field(default_factory=list["asyncio.Future[None]"])
     """Resolve when what was cancelled has really ended, which a client need not wait for."""
@@ -65,6 +73,20 @@ class CallContext:
     def warn(self, param: str, message: str) -> None:
         """Add a warning: the parameter was accepted and has no effect, or another one than usual."""
         self.warnings.append(ParameterWarning(param, message))
+
+    @contextmanager
+    def stage(self, name: str, **detail: object) -> Generator[None]:
+        """Times what is done within, for EXPLAIN. From any thread."""
+        if not self.explain:
+            yield
+            return
+        from headrace.telemetry.explain import Stage
+
+        start_s = time.monotonic() - self.arrival_s
+        try:
+            yield
+        finally:
+            self.stages.append(Stage(name, start_s, time.monotonic() - self.arrival_s, detail))
 
     def when_ended(self, action: Callable[[], None]) -> None:
         """Do something when nothing is computed for this call any more."""

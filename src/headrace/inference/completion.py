@@ -19,7 +19,9 @@ from headrace.inference.events import (
     Prepared,
     TokenText,
 )
+from headrace.inference.explanation import explanation
 from headrace.inference.result import ChoiceResult, PromptResult, ResultCollector
+from headrace.telemetry.explain import ExplainNode
 
 
 class Choice(Struct, frozen=True):
@@ -40,6 +42,7 @@ class Completion(Struct, frozen=True):
     the first choice. With `vote`, `best_by` or `max_total_tokens` the choices are in the order of the
     `selection`, the winner first. `prompt_logprobs` has all tokens of the prompt but the first. `warnings`
     name what was accepted and has no effect, or another one than usual; `guards` are the verdicts of guards.
+    `explain` says where its time went, where that was asked for.
     """
 
     choices: tuple[Choice, ...]
@@ -50,6 +53,7 @@ class Completion(Struct, frozen=True):
     selection: Selection | None = None
     warnings: tuple[ParameterWarning, ...] = ()
     guards: tuple[GuardVerdict, ...] = ()
+    explain: ExplainNode | None = None
 
     @property
     def text(self) -> str:
@@ -126,6 +130,7 @@ def _completion(result: PromptResult, call: CallContext) -> Completion:
         selection,
         tuple(call.warnings),
         tuple(call.verdicts),
+        explanation(call) if call.explain else None,
     )
 
 

@@ -22,6 +22,7 @@ from headrace.engine.request import (
 from headrace.errors import HeadraceError, Overloaded
 from headrace.inference.call_context import CallContext
 from headrace.inference.event_bridge import EventBridge
+from headrace.telemetry.explain import EngineTrace
 from headrace.telemetry.request_metrics import ModelMetrics, RequestMetrics
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class EngineRun:
         self._engine, self._bridge, self._call, self._metrics = engine, bridge, call, metrics
         self._handles: list[RequestHandle] = []
         self._meters: list[RequestMetrics] = []
+        self._submitted_s = 0.0
         self._waiting: list[Indexed] = []
         self._waiting_bytes = 0
         self._turns = 0  # of the event loop, since more than LIMIT_BYTES wait
@@ -78,6 +80,7 @@ class EngineRun:
     def submit(self, requests: Sequence[EngineRequest]) -> None:
         """Hand the requests to the engine, from any thread. Raises its refusal; then all are cancelled."""
         self._meters = [RequestMetrics(self._metrics, self._call.arrival_s) for _ in requests]
+        self._submitted_s = time.monotonic()
         try:
             for index, request in enumerate(requests):
                 self._take(self._engine.submit(request, self._sink(index)))
@@ -96,7 +99,8 @@ class EngineRun:
             for index, request in enumerate(requests):
                 submitting = self._engine.submit_later(request, self._sink(index))
                 try:
-                    self._take(await asyncio.wrap_future(submitting))
+                    with self._call.stage("compile grammar"):
+                        self._take(await asyncio.wrap_future(submitting))
                 except asyncio.CancelledError:
                     if not submitting.cancel() and submitting.exception() is None:  # taken just now
                         self._take(submitting.result())
@@ -175,11 +179,20 @@ class EngineRun:
             self.fail(last.error)
         if isinstance(last, RequestFinished):
             self._call.usages.append(last.usage)
+            if self._call.explain:
+                self._trace(last, now_s)
             if last.timing.late_s:
                 self._warn_late(last.timing)
         if isinstance(last, RequestFinished | RequestFailed):
             self._ended(1)
         self._notify()
+
+    def _trace(self, last: RequestFinished, now_s: float) -> None:
+        arrival_s = self._call.arrival_s
+        # What waits for its grammar is submitted by another thread, before this one hears of it.
+        submitted_s = min(self._submitted_s or now_s, now_s - last.timing.total_s)
+        found = submitted_s - arrival_s, now_s - arrival_s
+        self._call.traces.append(EngineTrace(*found, last.usage, last.timing, last.trace))
 
     def _warn_late(self, timing: Timing) -> None:
         self._call.warn(

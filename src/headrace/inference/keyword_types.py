@@ -19,6 +19,7 @@ from headrace.config.model_settings import (
     Speculative,
 )
 from headrace.grammar.constraint import Constraint
+from headrace.inference.urgency import ServiceTier
 
 
 class ModelKeywords(TypedDict, total=False):
@@ -105,8 +106,11 @@ class GenerateKeywords(SamplingKeywords, total=False):
     max_total_tokens: int | None
     deadline_s: float | None
     priority: int | None
+    service_tier: ServiceTier | None
+    slo: Mapping[str, float] | None
     disable_additional_properties: bool | None
     guard: str | Sequence[str] | Mapping[str, Any] | None
+    explain: bool
 
 
 class ChatKeywords(GenerateKeywords, total=False):

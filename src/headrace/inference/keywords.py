@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, SupportsIndex, cast
 
 from headrace.chat.messages import messages_from_openai
@@ -24,6 +25,7 @@ from headrace.inference.requests import (
     ReasoningSettings,
     ScalingSettings,
 )
+from headrace.inference.urgency import read_targets, urgency
 from headrace.sampling.params import SamplingParams, with_defaults
 from headrace.storage.keys import KeyLimits
 
@@ -36,8 +38,9 @@ Messages = Sequence[Mapping[str, object]]
 CHAT = ("tools", "tool_choice", "parallel_tool_calls", "tool_format", "template_variables")
 REASONING = ("reasoning_effort", "thinking_token_budget", "min_thinking_tokens", "thinking_continuation")
 SCALING = ("vote", "best_by", "max_total_tokens")
-REQUEST = ("deadline_s", "priority", "disable_additional_properties")
-GUARD = "guard"
+REQUEST = ("deadline_s", "disable_additional_properties")
+URGENCY = ("priority", "service_tier", "slo")
+GUARD, EXPLAIN = "guard", "explain"
 _LISTS = (
     *("stop", "stop_token_ids", "allowed_token_ids"),
     *("bad_words", "banned_strings", "dry_sequence_breakers"),
@@ -62,14 +65,14 @@ _PARAMS = frozenset(SamplingParams.__struct_fields__)
 
 def completion_request(prompt: PromptLike, given: Mapping[str, Any]) -> CompletionRequest:
     """A text or token ids to continue. Raises InvalidRequest for an unknown keyword."""
-    known = _PARAMS | CONSTRAINTS.keys() | {*SCALING, *REQUEST, GUARD}
+    known = _PARAMS | CONSTRAINTS.keys() | {*SCALING, *REQUEST, *URGENCY, GUARD, EXPLAIN}
     check_known("generate", given, known)
     return CompletionRequest(prompts=(as_prompt(prompt),), **_generation(given))
 
 
 def chat_request(messages: Messages, given: Mapping[str, Any]) -> ChatRequest:
     """Messages to answer. Raises InvalidRequest for an unknown keyword."""
-    known = _PARAMS | CONSTRAINTS.keys() | {*SCALING, *REQUEST, GUARD, *CHAT, *REASONING}
+    known = _PARAMS | CONSTRAINTS.keys() | {*SCALING, *REQUEST, *URGENCY, GUARD, EXPLAIN, *CHAT, *REASONING}
     check_known("chat", given, known)
     effort, budget, least, continuation = (given.get(name) for name in REASONING)
     return ChatRequest(
@@ -92,11 +95,17 @@ def chat_request(messages: Messages, given: Mapping[str, Any]) -> ChatRequest:
 
 
 def embedding_request(
-    inputs: Sequence[PromptLike], dimensions: int | None, prompt_name: str | None = None
+    inputs: Sequence[PromptLike],
+    dimensions: int | None,
+    prompt_name: str | None = None,
+    *,
+    truncate: bool = False,
 ) -> EmbeddingRequest:
     """Texts or token ids whose vectors are wanted."""
     texts = tuple(as_prompt(one) for one in inputs)
-    return EmbeddingRequest(id=new_id(), inputs=texts, dimensions=dimensions, prompt_name=prompt_name)
+    return EmbeddingRequest(
+        id=new_id(), inputs=texts, dimensions=dimensions, prompt_name=prompt_name, truncate=truncate
+    )
 
 
 def at_a_time(requests: Sequence[GenerationRequest], model: LoadedModel) -> int:
@@ -105,9 +114,12 @@ def at_a_time(requests: Sequence[GenerationRequest], model: LoadedModel) -> int:
     return max(1, model.engine.limits.max_choices // choices)
 
 
-def new_call() -> CallContext:
-    """The call of a request from this process: it has no key and no limits."""
-    return CallContext(request_id=new_id(), account=Account("", KeyLimits()))
+def new_call(given: Mapping[str, Any] = MappingProxyType({})) -> CallContext:
+    """The call of a request from this process with these keywords: it has no key and no limits."""
+    explain = given.get(EXPLAIN) or False
+    if not isinstance(explain, bool):
+        raise InvalidRequest(f"explain is {explain!r}: give True or False", param=EXPLAIN)
+    return CallContext(request_id=new_id(), account=Account("", KeyLimits()), explain=explain)
 
 
 def new_id() -> str:
@@ -151,6 +163,8 @@ def _generation(given: Mapping[str, Any]) -> dict[str, Any]:
         "constraint": _constraint(given),
         "scaling": ScalingSettings(**scaling) if scaling else None,
         "guards": _guard_names(given.get(GUARD)),
+        "priority": urgency(given.get("priority"), given.get("service_tier")),
+        "slo": read_targets(given.get("slo")),
         **{name: given[name] for name in REQUEST if given.get(name) is not None},
     }
 

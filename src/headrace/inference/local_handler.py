@@ -114,13 +114,15 @@ class LocalHandler:
     async def _answer(self, request: InferenceRequest, call: CallContext) -> AsyncGenerator[Batch]:
         """The events of one model. Degraded, before any of them, where another one is to answer."""
         asked_s = time.monotonic()
-        model, release = await self._models.acquire(self._name(request), request.keep_alive_s, call)
+        with call.stage("acquire model"):
+            model, release = await self._models.acquire(self._name(request), request.keep_alive_s, call)
         call.load_s += time.monotonic() - asked_s
         run: EngineRun | None = None
         pace, may_be_refused = model.engine.limits.pace, _may_be_refused(request, model)
         try:
             self._check_kind(request, model)
-            prepared = await self._prepared(request, model, call)
+            with call.stage("prepare"):
+                prepared = await self._prepared(request, model, call)
             announced = _announced(request, prepared, model)
             is_sure = not may_be_refused or pace.fallback is None
             if is_sure:

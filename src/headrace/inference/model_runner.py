@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from headrace.errors import EngineStopped, InvalidRequest
 from headrace.inference.call_context import CallContext
-from headrace.inference.handler import Handler, open_stream
+from headrace.inference.handler import EventBatches, Handler, open_stream
 from headrace.inference.model_source import ModelSource, ModelThreads
-from headrace.inference.requests import EmbeddingRequest
+from headrace.inference.requests import EmbeddingRequest, InferenceRequest
 from headrace.inference.result import collect
 from headrace.ops.value import Array
 from headrace.weights.head import TaskName
@@ -53,12 +53,30 @@ def check_tasks(model: LoadedModel, *tasks: TaskName) -> None:
         )
 
 
+class UrgencyHandler:
+    """Sends every request to `inner` with one priority and deadline, as `InferenceRequest` has them."""
+
+    def __init__(self, inner: Handler, priority: int, deadline_s: float | None) -> None:
+        self._inner, self._priority, self._deadline_s = inner, priority, deadline_s
+
+    def handle(self, request: InferenceRequest, call: CallContext) -> EventBatches:
+        """See `Handler.handle`."""
+        urgent = replace(request, priority=self._priority, deadline_s=self._deadline_s)
+        return self._inner.handle(urgent, call)
+
+
 class ModelRunner:
     """A handler together with the models behind it. Lives on the event loop."""
 
     def __init__(self, handler: Handler, models: ModelSource, threads: ModelThreads) -> None:
         self.handler = handler
         self._models, self._threads = models, threads
+
+    def urgent(self, priority: int, deadline_s: float | None = None) -> ModelRunner:
+        """The same with a priority, and a deadline, of all that it computes."""
+        if priority == 0 and deadline_s is None:
+            return self
+        return ModelRunner(UrgencyHandler(self.handler, priority, deadline_s), self._models, self._threads)
 
     def able(self, *tasks: TaskName) -> str | None:
         """The first model that can do one of `tasks`, None where no model is known to."""

@@ -126,10 +126,12 @@ def _check_tokens(text: str, context_length: int, model: LoadedModel) -> None:
 def _chat(
     request: ChatRequest, model: LoadedModel, call: CallContext, tool_format: str | None
 ) -> PreparedRequest:
-    prompt = chat_prompt(request, model, call, tool_format)
+    with call.stage("template", messages=len(request.messages)):
+        prompt = chat_prompt(request, model, call, tool_format)
     tokenizer, template = model.tokenizer, model.template
     assert template is not None
-    tokens = _after(request.context, chat_tokens(prompt, model), tokenizer)
+    with call.stage("tokenize", characters=len(prompt.text)):
+        tokens = _after(request.context, chat_tokens(prompt, model), tokenizer)
     prediction: tuple[int, ...] = ()
     if request.prediction is not None:
         check_characters(request.prediction, model.context_length, "prediction")
@@ -237,6 +239,7 @@ def _common(request: InferenceRequest, request_id: str, call: CallContext) -> di
         "priority": request.priority,
         "deadline_s": request.deadline_s,
         "slo": request.slo,
+        "explain": call.explain,
     }
 
 

@@ -14,6 +14,8 @@ from headrace.grammar.constraint import Constraint
 from headrace.inference.input_purpose import InputPurpose
 from headrace.weights.head import TaskName
 
+CacheUse = Literal["auto", "off", "near"]
+
 Prompt = str | tuple[int, ...]
 """Text, or token ids."""
 
@@ -93,7 +95,8 @@ class GenerationRequest(InferenceRequest, frozen=True, kw_only=True):
     because the context is full. With `disable_additional_properties`, objects of schemas that list properties
     have no others, unless the schema says so. With `show_prompt` the text of each prompt as the model reads
     it, special tokens too, is announced. `guards` are named besides
-    those that read every request.
+    those that read every request. `cache` is what a response cache may do: "off" neither keeps the answer nor
+    gives a kept one; with "near" that of a similar question will do, too.
     """
 
     sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -104,6 +107,7 @@ class GenerationRequest(InferenceRequest, frozen=True, kw_only=True):
     disable_additional_properties: bool = True
     show_prompt: bool = False
     guards: tuple[str, ...] = ()
+    cache: CacheUse = "auto"
 
 
 class ChatRequest(GenerationRequest, frozen=True, kw_only=True):

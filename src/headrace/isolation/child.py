@@ -55,11 +55,14 @@ class IsolatedProcess:
         self._child = _Child(module)
         weakref.finalize(self, self._child.stop)
 
-    def call(self, payload: bytes, limits: ProcessLimits, *, niceness: int = 0) -> bytes:
-        """What the work makes of `payload`. Raises LimitExceeded, WorkFailed or WorkLost."""
+    def call(
+        self, payload: bytes, limits: ProcessLimits, *, niceness: int = 0, wait_s: float = WAIT_S
+    ) -> bytes:
+        """What the work makes of `payload`. Raises LimitExceeded, WorkFailed or WorkLost, this also where
+        nothing has come for `wait_s`."""
         ours, theirs = socket.socketpair()
         with ours:
-            ours.settimeout(WAIT_S)
+            ours.settimeout(wait_s)
             with theirs:
                 self._hand_over(theirs, CALL.pack(limits.cpu_s, limits.memory_bytes, niceness))
             received = bytearray()
@@ -140,10 +143,12 @@ def _output(received: bytearray) -> bytes | None:
 def _failure(received: bytearray, limits: ProcessLimits) -> LimitExceeded | WorkFailed:
     """Why there is no output, by the status that came instead."""
     if len(received) != STATUS.size:
-        return WorkLost(f"no answer within {WAIT_S:g} s, or its process was ended")
+        return WorkLost("no answer in time, or its process was ended")
     code = os.waitstatus_to_exitcode(STATUS.unpack(received)[0])
     if -code in (signal.SIGKILL, signal.SIGTERM):
         return WorkLost(f"ended by {signal.Signals(-code).name}")
+    if -code == signal.SIGALRM:  # of work that sets itself a time on the clock
+        return LimitExceeded("its time on the clock")
     if -code in (signal.SIGPROF, signal.SIGXCPU):
         return LimitExceeded(f"{limits.cpu_s:g} s")
     if code == OUT_OF_MEMORY or -code == signal.SIGABRT:  # how an allocation that fails ends

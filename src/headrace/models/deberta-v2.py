@@ -21,6 +21,8 @@ from headrace.ops.value import Array, Value
 from headrace.weights.config_json import Config, boolean, find, integer, text, texts
 
 _MAX_SPAN = 4096
+_MAX_DISTANCE = 2**16
+"""The table of buckets has two entries for each distance up to the farthest."""
 
 
 def read_config(config: Config) -> DebertaConfig:
@@ -35,6 +37,12 @@ def read_config(config: Config) -> DebertaConfig:
     if relative and (span > _MAX_SPAN or span < 2 or (buckets > 0 and longest - 1 <= buckets // 2)):
         raise UnsupportedModel(
             f"config.json: position_buckets {buckets} of max_relative_positions {longest} are not supported"
+        )
+    if relative and buckets > 0 and min(longest, c.context) > _MAX_DISTANCE:
+        raise UnsupportedModel(
+            f"config.json: position_buckets for max_position_embeddings {c.context:,} and"
+            f" max_relative_positions {longest:,} are not supported: the farthest distance"
+            f" may be {_MAX_DISTANCE:,}"
         )
     return DebertaConfig(
         c=replace(
@@ -145,7 +153,8 @@ def _relative_bias(m: Builder, d: DebertaConfig, at: str, q: Value, k: Value) ->
     of_query = head_linear(q, _projected(m, d, f"{at}.{key}")) if "c2p" in d.kinds else None
     of_key = head_linear(k, _projected(m, d, f"{at}.{query}")) if "p2c" in d.kinds else None
     reach = d.c.context - 1
-    reach = reach if d.max_distance is not None else min(reach, d.span)
+    # What is farther is in the last bucket.
+    reach = min(reach, d.span if d.max_distance is None else d.max_distance)
     bucket_of = m.constant("bucket_of", deberta_buckets(reach, d.span, d.max_distance))
     return RelativeBias(2 * d.span, of_query, of_key, None, bucket_of)
 

@@ -17,6 +17,9 @@ from headrace.engine.request import FinishReason
 from headrace.inference.events import OutputDelta, OutputFinished, TokenText
 
 MAX_CALLS = 128
+MAX_PIECES = 2**18
+"""Of the arguments of a call, and of an answer that is held until it is whole: a piece takes much more memory
+than the character that it may be, and models write fewer tokens."""
 _arguments = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _TEXT_REASONS: dict[str, FinishReason] = {"length": "length"}
 
@@ -113,6 +116,8 @@ class Answer:
         call = state.call
         if call is None or call.key != key:
             raise MalformedAnswer("sent arguments of a call that has not begun or has ended")
+        if len(call.arguments) >= MAX_PIECES:
+            raise MalformedAnswer(f"sent the arguments of a call in more than {MAX_PIECES:,} pieces")
         call.arguments.append(text)
         self.text_characters += len(text)
         if call.is_announced and not call.is_dropped:

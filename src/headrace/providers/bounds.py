@@ -18,6 +18,7 @@ from headrace.inference.attempts import TokenCounts
 from headrace.inference.requests import (
     ChatRequest,
     CompletionRequest,
+    EmbeddingRequest,
     GenerationRequest,
     ReasoningSettings,
 )
@@ -109,6 +110,19 @@ def input_bound(request: GenerationRequest, body: bytes, target: RemoteTarget) -
     if not body.isascii():  # some tokenizers write characters out before they cut
         size += max(0, len(unicodedata.normalize("NFKC", body.decode()).encode()) - len(body))
     return size + images + TEMPLATE_TOKENS + MESSAGE_TOKENS * pieces
+
+
+def embedding_bound(request: EmbeddingRequest) -> int:
+    """The most tokens of the inputs of a request for vectors."""
+    texts = [one for one in request.inputs if isinstance(one, str)]
+    tokens = sum(len(one) for one in request.inputs if isinstance(one, tuple))
+    size = sum(max(len(one.encode("utf-8", "replace")), _normalized_bytes(one)) for one in texts)
+    return size + tokens + MESSAGE_TOKENS * len(request.inputs)
+
+
+def _normalized_bytes(text: str) -> int:
+    """Of a text as some tokenizers write it out before they cut."""
+    return 0 if text.isascii() else len(unicodedata.normalize("NFKC", text).encode("utf-8", "replace"))
 
 
 class Limited(Struct, frozen=True):

@@ -13,6 +13,7 @@ from headrace.inference.call_context import CallContext
 from headrace.inference.requests import (
     ChatRequest,
     CompletionRequest,
+    EmbeddingRequest,
     GenerationRequest,
     InferenceRequest,
     ReasoningSettings,
@@ -43,6 +44,41 @@ def adapted(
     for check in _CHECKS:
         found = check(_Adapting(target, drop, call), found)
     return found
+
+
+def embeddable(
+    request: EmbeddingRequest, target: RemoteTarget, drop: Collection[str], call: CallContext
+) -> EmbeddingRequest:
+    """The request for vectors as the target gets it; see `adapted`."""
+    adapting = _Adapting(target, drop, call)
+    if not target.row.embeddings:
+        raise TargetRefused(
+            f"the target {target.name!r} ({target.provider.name}) has no embeddings", param="model"
+        )
+    if request.task != "embed":
+        raise TargetRefused(
+            f"{target.name!r} is a remote model, which generates and embeds text: name a model of this "
+            f"machine for {request.task}",
+            param="model",
+        )
+    for one in request.inputs:
+        if isinstance(one, str) or (isinstance(one, tuple) and target.row.token_prompts):
+            continue
+        raise TargetRefused(f"input: the target {target.name!r} takes texts only", param="input")
+    for name in ("prompt_name", "max_tokens"):
+        if getattr(request, name) is not None:
+            adapting.refuse(name, "cannot be told")
+            request = replace(request, **{name: None})
+    if request.purpose is not None and target.row.embeddings != "google":
+        call.warn("input_type", f"the target {target.name!r} makes one kind of vectors for all purposes")
+    if request.truncate:
+        call.warn("truncate", f"the target {target.name!r} decides whether texts that are too long are cut")
+    return request
+
+
+def generates_or_embeds(request: InferenceRequest, name: str) -> GenerationRequest | EmbeddingRequest:
+    """The request, InvalidRequest unless it asks for text or vectors."""
+    return request if isinstance(request, EmbeddingRequest) else only_generates(request, name)
 
 
 def only_generates(request: InferenceRequest, name: str) -> GenerationRequest:

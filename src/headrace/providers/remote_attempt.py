@@ -14,10 +14,16 @@ from headrace.engine.request import Timing, Usage
 from headrace.inference.attempts import TokenCounts
 from headrace.inference.call_context import HOPS
 from headrace.inference.events import InferenceEvent, OutputDelta, PromptFinished
-from headrace.inference.requests import ChatRequest, CompletionRequest, GenerationRequest
-from headrace.providers.answer import Answer, MalformedAnswer, UnusableAnswer
+from headrace.inference.requests import (
+    ChatRequest,
+    CompletionRequest,
+    EmbeddingRequest,
+    GenerationRequest,
+    Prompt,
+)
+from headrace.providers.answer import MAX_PIECES, Answer, MalformedAnswer, UnusableAnswer
 from headrace.providers.bounds import choices_of, plausible
-from headrace.providers.dialect import Dialect, UpstreamReader, Warn
+from headrace.providers.dialect import Dialect, Outgoing, UpstreamReader, Warn
 from headrace.providers.failure import AttemptFailed, Failure, Kind, shown
 from headrace.providers.table import ProviderRow
 from headrace.providers.target import RemoteTarget
@@ -25,15 +31,11 @@ from headrace.providers.upstream import Upstream, UpstreamReply, retry_after_s
 from headrace.providers.usage import ReportedUsage, estimated, usage_of
 
 
-class RemoteAttempt:
-    """Read `batches` to its end, or close it; then `usage` and `first_content_s` say what it came to.
-
-    `needs_check` is called with the text of each whole answer before any of it is given out.
-    """
+class Sending:
+    """How a target is asked: `was_sent` once anything may have reached it."""
 
     def __init__(
         self,
-        request: GenerationRequest,
         target: RemoteTarget,
         dialect: Dialect,
         upstream: Upstream,
@@ -42,18 +44,54 @@ class RemoteAttempt:
         hops: Sequence[str],
         deadline_s: float,
         warn: Warn,
-        check: Callable[[str], None] | None = None,
     ) -> None:
-        self._request, self._target, self._dialect, self._upstream = request, target, dialect, upstream
-        self._key, self._hops, self._deadline_s, self._warn = key, hops, deadline_s, warn
-        self._check = check
+        self.target, self.dialect, self.key, self.warn = target, dialect, key, warn
+        self._upstream, self._hops, self._deadline_s = upstream, hops, deadline_s
+        self.was_sent = False
+
+    async def send(self, outgoing: Outgoing, accept: str = "application/json") -> UpstreamReply:
+        """The reply to a request, of status 200. Raises AttemptFailed."""
+        headers = {
+            "content-type": "application/json",
+            "accept": accept,
+            HOPS: ",".join(self._hops),
+            **self.dialect.headers,
+            **key_headers(self.target.row, self.key),
+        }
+        self.was_sent = True
+        reply = await self._upstream.send(outgoing.path, outgoing.body, headers, self._deadline_s)
+        if reply.status == 200:
+            return reply
+        failure = self.dialect.failure(reply.status, await reply.body())
+        wait_s = retry_after_s(reply.headers)
+        raise AttemptFailed(
+            failure if wait_s is None else msgspec.structs.replace(failure, retry_after_s=wait_s)
+        )
+
+
+class RemoteAttempt:
+    """Read `batches` to its end, or close it; then `usage` and `first_content_s` say what it came to.
+
+    `check` is called with the text of each whole answer before any of it is given out.
+    """
+
+    def __init__(
+        self, request: GenerationRequest, sending: Sending, check: Callable[[str], None] | None = None
+    ) -> None:
+        self._request, self._sending, self._check = request, sending, check
+        self._target, self._dialect, self._warn = sending.target, sending.dialect, sending.warn
         self.usage = ReportedUsage()
         self.fingerprint: str | None = None
         self.first_content_s: float | None = None
-        self.was_sent = False
         self._body = b""
         self._reply: UpstreamReply | None = None
+        self._answer: Answer | None = None
         self._start_s = time.monotonic()
+
+    @property
+    def was_sent(self) -> bool:
+        """Whether anything may have reached the target."""
+        return self._sending.was_sent
 
     async def batches(self) -> AsyncGenerator[Sequence[InferenceEvent]]:
         """The events of the answer; the first batch has the first content, the last one ends all choices.
@@ -61,13 +99,14 @@ class RemoteAttempt:
         Raises AttemptFailed. Nothing of an answer that has to be checked comes before it is whole.
         """
         use = self._request.tools if isinstance(self._request, ChatRequest) else None
-        answer = Answer(choices_of(self._request), use, self._warn)
+        self._answer = answer = Answer(choices_of(self._request), use, self._warn)
         reader: UpstreamReader | None = None
         reply: UpstreamReply | None = None
         try:
             self._reply = reply = await self._sent()
             reader = self._dialect.reader(self._request, self._target, answer, self._warn)
             held: list[OutputDelta] = []
+            count = 0
             async with aclosing(reply.events()) as pieces:
                 async for events in pieces:
                     for event in events:
@@ -79,6 +118,9 @@ class RemoteAttempt:
                         self.first_content_s = time.monotonic() - self._start_s
                     if self._check is not None or not answer.has_content:
                         held += deltas
+                        count += sum(len(delta.parts) for delta in deltas)
+                        if count > MAX_PIECES:
+                            raise MalformedAnswer(f"sent its answer in more than {MAX_PIECES:,} pieces")
                     elif deltas:
                         yield [*held, *deltas] if held else deltas
                         held = []
@@ -99,6 +141,11 @@ class RemoteAttempt:
             if reply is not None:
                 await reply.close()
 
+    def cut(self) -> list[InferenceEvent]:
+        """The last events of an answer that was closed before its end: what each prompt comes to."""
+        assert self._answer is not None
+        return self._prompts_finished(self._usage(self._answer, self.usage)[0])
+
     @property
     def plausible(self) -> TokenCounts | None:
         """The most that its usage can be, by what was sent and received; None before there is a reply."""
@@ -108,22 +155,8 @@ class RemoteAttempt:
 
     async def _sent(self) -> UpstreamReply:
         outgoing = self._dialect.outgoing(self._request, self._target, self._warn)
-        headers = {
-            "content-type": "application/json",
-            "accept": "text/event-stream",
-            HOPS: ",".join(self._hops),
-            **self._dialect.headers,
-            **key_headers(self._target.row, self._key),
-        }
-        self.was_sent, self._body = True, outgoing.body
-        reply = await self._upstream.send(outgoing.path, outgoing.body, headers, self._deadline_s)
-        if reply.status == 200:
-            return reply
-        failure = self._dialect.failure(reply.status, await reply.body())
-        wait_s = retry_after_s(reply.headers)
-        raise AttemptFailed(
-            failure if wait_s is None else msgspec.structs.replace(failure, retry_after_s=wait_s)
-        )
+        self._body = outgoing.body
+        return await self._sending.send(outgoing, "text/event-stream")
 
     def _ended(
         self, answer: Answer, reader: UpstreamReader, held: Sequence[OutputDelta]
@@ -141,16 +174,16 @@ class RemoteAttempt:
                 is_call = any(isinstance(part, CallStart) for part in parts)
                 if one.reason == "stop" and not is_call:
                     self._check("".join(part.text for part in parts if isinstance(part, Text)))
+        return [*ended, *self._prompts_finished(usage)]
+
+    def _prompts_finished(self, usage: Usage) -> list[InferenceEvent]:
         first_s = self.first_content_s
         total_s = time.monotonic() - self._start_s
         timing = Timing(0.0, total_s if first_s is None else first_s, total_s)
         prompts = len(self._request.prompts) if isinstance(self._request, CompletionRequest) else 1
         seed = self._request.sampling.get("seed")
         nothing = Usage(0, 0, 0)
-        return [
-            *ended,
-            *(PromptFinished(at, usage if at == 0 else nothing, timing, seed) for at in range(prompts)),
-        ]
+        return [PromptFinished(at, usage if at == 0 else nothing, timing, seed) for at in range(prompts)]
 
     def _usage(self, answer: Answer, reported: ReportedUsage) -> tuple[Usage, int]:
         """Counts for the reply, and those of reasoning; estimates where the provider reports nothing."""
@@ -167,7 +200,8 @@ class RemoteAttempt:
         )
 
     def _shown(self, failure: Failure) -> AttemptFailed:
-        return AttemptFailed(msgspec.structs.replace(failure, message=shown(failure.message, self._key)))
+        message = shown(failure.message, self._sending.key)
+        return AttemptFailed(msgspec.structs.replace(failure, message=message))
 
 
 def key_headers(row: ProviderRow, key: str | None) -> dict[str, str]:
@@ -177,17 +211,21 @@ def key_headers(row: ProviderRow, key: str | None) -> dict[str, str]:
     return {row.key_header: key} if row.key_header else {"authorization": f"Bearer {key}"}
 
 
-def prompt_tokens(request: GenerationRequest) -> int:
+def prompt_tokens(request: GenerationRequest | EmbeddingRequest) -> int:
     """An estimate of the tokens of all prompts, rather too many. An image counts as 1,600."""
+    if isinstance(request, EmbeddingRequest):
+        return sum(_prompt_tokens(one) for one in request.inputs if isinstance(one, str | tuple))
     if isinstance(request, CompletionRequest):
-        return sum(
-            estimated(len(one.encode())) if isinstance(one, str) else len(one) for one in request.prompts
-        ) + estimated(len(request.suffix or ""))
+        return sum(map(_prompt_tokens, request.prompts)) + estimated(len(request.suffix or ""))
     assert isinstance(request, ChatRequest)
     tools = 0 if request.tools is None else len(msgspec.json.encode(request.tools.offered))
     images = 1600 * sum(len(message.images) for message in request.messages)
     texts = message_texts(request.messages).encode("utf-8", "replace")
     return estimated(len(texts) + tools) + images + 4 * len(request.messages)
+
+
+def _prompt_tokens(prompt: Prompt) -> int:
+    return estimated(len(prompt.encode("utf-8", "replace"))) if isinstance(prompt, str) else len(prompt)
 
 
 def _words(error: Exception) -> str:

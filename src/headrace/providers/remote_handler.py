@@ -10,13 +10,21 @@ from headrace.errors import UsageError
 from headrace.inference.call_context import CallContext
 from headrace.inference.events import Prepared, PreparedPrompt, Started
 from headrace.inference.handler import Batch
-from headrace.inference.requests import CompletionRequest, GenerationRequest, InferenceRequest
+from headrace.inference.requests import (
+    ChatRequest,
+    CompletionRequest,
+    EmbeddingRequest,
+    GenerationRequest,
+    InferenceRequest,
+)
 from headrace.providers.bounds import input_bound
-from headrace.providers.capabilities import DEFAULTS, adapted
+from headrace.providers.capabilities import DEFAULTS, adapted, embeddable
 from headrace.providers.dialects.registry import dialect_of
 from headrace.providers.failure import AttemptFailed, Failure, error_of
-from headrace.providers.remote_attempt import RemoteAttempt, prompt_tokens
+from headrace.providers.remote_attempt import RemoteAttempt, Sending, prompt_tokens
+from headrace.providers.remote_embedding import RemoteEmbedding
 from headrace.providers.target import RemoteTarget
+from headrace.providers.token_count import check_counts, count_tokens
 from headrace.providers.upstream import Upstream
 from headrace.providers.validation import check_output, compiled
 from headrace.sampling.params import with_defaults
@@ -56,27 +64,47 @@ class RemoteHandler:
 
     def adapted(
         self, request: InferenceRequest, drop: Collection[str], call: CallContext
-    ) -> GenerationRequest:
+    ) -> GenerationRequest | EmbeddingRequest:
         """The request as this target gets it; see `capabilities.adapted`."""
+        if isinstance(request, EmbeddingRequest):
+            return embeddable(request, self.target, drop, call)
         found = adapted(request, self.target, drop, call)
         if found.constraint is not None and self._needs_check(found):
             compiled(found.constraint, closes=found.disable_additional_properties)
         return found
 
     def attempt(
-        self, request: GenerationRequest, call: CallContext, *, deadline_s: float | None = None
-    ) -> RemoteAttempt:
+        self,
+        request: GenerationRequest | EmbeddingRequest,
+        call: CallContext,
+        *,
+        deadline_s: float | None = None,
+    ) -> RemoteAttempt | RemoteEmbedding:
         """An attempt with a request that was adapted; `deadline_s` is on the loop's clock. Raises
         AttemptFailed where there is no key."""
-        provider, now_s = self.target.provider, asyncio.get_running_loop().time()
-        until_s = now_s + provider.settings.total_timeout
-        return RemoteAttempt(
-            *(request, self.target, self._dialect, self._upstream),
+        sending = self._sending(call, deadline_s)
+        if isinstance(request, EmbeddingRequest):
+            return RemoteEmbedding(request, sending)
+        return RemoteAttempt(request, sending, self._check_of(request))
+
+    async def count_tokens(self, request: ChatRequest, call: CallContext) -> int:
+        """The tokens of a prompt, as the provider counts them. Raises TargetRefused where it does not."""
+        check_counts(self.target)
+        found = adapted(request, self.target, (), call)
+        assert isinstance(found, ChatRequest)
+        try:
+            return await count_tokens(found, self._sending(call, None))
+        except AttemptFailed as error:
+            raise error_of(error.failure, self.target.name) from error
+
+    def _sending(self, call: CallContext, deadline_s: float | None) -> Sending:
+        until_s = asyncio.get_running_loop().time() + self.target.provider.settings.total_timeout
+        return Sending(
+            *(self.target, self._dialect, self._upstream),
             key=self._provider_key(),
             hops=(*call.hops, self._server_id),
             deadline_s=until_s if deadline_s is None else min(until_s, deadline_s),
             warn=call.warn,
-            check=self._check_of(request),
         )
 
     def _provider_key(self) -> str | None:
@@ -108,8 +136,12 @@ class RemoteHandler:
         return lambda text: check_output(text, wanted, closes=closes)
 
 
-def prepared_for(request: GenerationRequest, name: str) -> Prepared:
+def prepared_for(request: GenerationRequest | EmbeddingRequest, name: str) -> Prepared:
     """What is announced of a request to a remote model: its prompts have no tokens, only an estimate."""
+    if isinstance(request, EmbeddingRequest):
+        count = len(request.inputs)
+        each = -(-prompt_tokens(request) // max(1, count))
+        return Prepared(name, (PreparedPrompt((), "", each),) * count)
     texts: Sequence[str] = [""]
     if isinstance(request, CompletionRequest):
         texts = [one if isinstance(one, str) else "" for one in request.prompts]

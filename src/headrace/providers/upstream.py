@@ -167,6 +167,28 @@ class UpstreamReply:
             await self.close()
         return bytes(found[:limit])
 
+    async def whole(self) -> bytes:
+        """All of a reply in JSON; closes it. Raises AttemptFailed where it breaks off or is too large."""
+        if self.content_type != "application/json":
+            await self.close()
+            raise _failed(
+                *("headers", "malformed"),
+                f"replied with {self.content_type[:60]!r} where JSON was asked for",
+                self.status,
+            )
+        found = bytearray()
+        try:
+            wait_s = self._settings.first_byte_timeout
+            while data := await self._read(wait_s):
+                wait_s = self._settings.idle_timeout
+                found += data
+                if len(found) > MAX_REPLY_BYTES:
+                    message = f"sent more than {MAX_REPLY_BYTES:,} bytes"
+                    raise _failed("stream", "malformed", message, self.status)
+        finally:
+            await self.close()
+        return bytes(found)
+
     async def events(self) -> AsyncGenerator[list[SseEvent]]:
         """The server-sent events as they come. Raises AttemptFailed for a stream that breaks off or breaks a
         limit."""

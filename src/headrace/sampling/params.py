@@ -232,7 +232,9 @@ class SamplingParams(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for name, parameter in PARAMETERS.items():
-            parameter.check(getattr(self, name))
+            value = getattr(self, name)
+            if value is not parameter.default:  # most are, and these need no check for each request
+                parameter.check(value)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise InvalidRequest(
                 f"min_tokens ({self.min_tokens}) is larger than max_tokens ({self.max_tokens})",

@@ -6,7 +6,7 @@ import logging
 import os
 import sqlite3
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -34,14 +34,16 @@ class Database:
     it raises StoreBusy. Every other failure of SQLite (disk full, file damaged) raises StoreError.
     """
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, migrations: Mapping[str, Sequence[str]] = MIGRATIONS) -> None:
         self.path = path
+        self._migrations = migrations
         self._writing = threading.RLock()
         self._reading = threading.RLock() if path else self._writing
         self._writer: sqlite3.Connection | None = None
         self._reader: sqlite3.Connection | None = None
         self._owner: int | None = None  # the thread whose transaction is open
         self._busy = False  # the last call timed out
+        self._timeouts: dict[int, float] = {}  # of connections, as they were last set
 
     @property
     def shared_clock(self) -> None:
@@ -55,7 +57,9 @@ class Database:
 
     def query(self, sql: str, values: Sequence[Value] = ()) -> list[Row]:
         """All rows of a SELECT."""
-        if self.path is None or self._owner == threading.get_ident():
+        if (own := self._own) is not None:
+            return own.execute(sql, values).fetchall()
+        if self.path is None:
             with self._locked(self._writing):
                 return self._open_writer().execute(sql, values).fetchall()
         with self._locked(self._reading):
@@ -63,6 +67,8 @@ class Database:
 
     def execute(self, sql: str, values: Sequence[Value] = ()) -> int:
         """Run one statement in its own transaction (or the enclosing one); returns how many rows changed."""
+        if (own := self._own) is not None:
+            return own.execute(sql, values).rowcount
         with self.transaction() as connection:
             return connection.execute(sql, values).rowcount
 
@@ -76,6 +82,12 @@ class Database:
         """Run one statement for each of `rows`, in one transaction."""
         with self.transaction() as connection:
             connection.executemany(sql, rows)
+
+    @property
+    def _own(self) -> sqlite3.Connection | None:
+        """The connection of the transaction that this thread has opened. What SQLite raises in it becomes a
+        typed error where the transaction ends."""
+        return self._writer if self._owner == threading.get_ident() else None
 
     @contextmanager
     def transaction(self) -> Generator[sqlite3.Connection]:
@@ -118,6 +130,7 @@ class Database:
                 if connection is not None:
                     connection.close()
             self._reader = self._writer = None
+            self._timeouts.clear()
 
     @contextmanager
     def _locked(self, lock: threading.RLock) -> Generator[None]:
@@ -142,7 +155,9 @@ class Database:
         return STILL_BUSY_TIMEOUT_S if self._busy else BUSY_TIMEOUT_S
 
     def _set_timeout(self, connection: sqlite3.Connection) -> None:
-        connection.execute(f"PRAGMA busy_timeout = {round(self._timeout_s * 1000)}")
+        if self._timeouts.get(id(connection)) != self._timeout_s:
+            connection.execute(f"PRAGMA busy_timeout = {round(self._timeout_s * 1000)}")
+            self._timeouts[id(connection)] = self._timeout_s
 
     def _busy_error(self, cause: str) -> StoreBusy:
         return StoreBusy(f"the store {self._name} is busy ({cause}): try again in a moment", reason="store")
@@ -176,7 +191,7 @@ class Database:
                 connection.execute("PRAGMA synchronous = NORMAL")
                 connection.execute("PRAGMA foreign_keys = ON")
                 connection.execute("PRAGMA secure_delete = ON")  # overwrite deleted data with zeros
-                _migrate(connection)
+                _migrate(connection, self._migrations)
             else:
                 connection.execute("PRAGMA query_only = ON")
         except BaseException:
@@ -204,30 +219,30 @@ def open_private(path: Path) -> None:
         path.chmod(PRIVATE_MODE)
 
 
-def _migrate(connection: sqlite3.Connection) -> None:
+def _migrate(connection: sqlite3.Connection, migrations: Mapping[str, Sequence[str]]) -> None:
     """Run the migrations that this file has not seen. Raises StoreError if a newer version wrote it.
 
     A file that has seen all is only read: another process may be writing.
     """
-    if _missing(connection):
+    if _missing(connection, migrations):
         connection.execute("BEGIN IMMEDIATE")
         connection.execute("CREATE TABLE IF NOT EXISTS migrations (name TEXT PRIMARY KEY)")
-        for name in _missing(connection):  # again: another process may have been faster
-            for statement in MIGRATIONS[name]:
+        for name in _missing(connection, migrations):  # again: another process may have been faster
+            for statement in migrations[name]:
                 connection.execute(statement)
             connection.execute("INSERT INTO migrations VALUES (?)", (name,))
         connection.execute("COMMIT")
 
 
-def _missing(connection: sqlite3.Connection) -> list[str]:
+def _missing(connection: sqlite3.Connection, migrations: Mapping[str, Sequence[str]]) -> list[str]:
     """The migrations that the file has not seen, in order."""
     seen: set[str] = set()
     if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'migrations'").fetchall():
         seen = {name for (name,) in connection.execute("SELECT name FROM migrations")}
-    unknown = seen - set(MIGRATIONS)
+    unknown = seen - set(migrations)
     if unknown:
         raise StoreError(
             f"the store was written by a newer version ({', '.join(sorted(unknown))} is not known here): "
             "update Headrace or name another --store"
         )
-    return [name for name in MIGRATIONS if name not in seen]
+    return [name for name in migrations if name not in seen]

@@ -22,6 +22,7 @@ TURN_TIMEOUT_S = 20.0
 _WRITERS = 0x48656164726163
 """The number of the lock that a transaction takes, so that there is one at a time over all servers."""
 _MIGRATING = _WRITERS + 1
+_BEGIN = f"BEGIN; SELECT pg_advisory_xact_lock({_WRITERS})".encode()
 
 
 class _Whole(Loader):
@@ -91,7 +92,7 @@ class PostgresDatabase:
             if self._owner == threading.get_ident():
                 yield connection
                 return
-            connection.execute(f"BEGIN; SELECT pg_advisory_xact_lock({_WRITERS})")
+            connection.execute(_BEGIN)
             self._owner = threading.get_ident()
             try:
                 yield connection
@@ -183,8 +184,9 @@ class PostgresDatabase:
         return connection
 
 
-def _placed(sql: str) -> str:
-    return sql.replace("%", "%%").replace("?", "%s")
+def _placed(sql: str) -> bytes:
+    """With PostgreSQL's places for values. Bytes are what psycopg takes beside literal strings."""
+    return sql.replace("%", "%%").replace("?", "%s").encode()
 
 
 def _busy(cause: str) -> StoreBusy:
@@ -194,7 +196,7 @@ def _busy(cause: str) -> StoreBusy:
 def _migrate(connection: psycopg.Connection[Row]) -> None:
     """Make the tables where they are missing. Raises StoreError if a newer version wrote them."""
     with connection.transaction():
-        connection.execute(f"SELECT pg_advisory_xact_lock({_MIGRATING})")
+        connection.execute("SELECT pg_advisory_xact_lock(%s)", (_MIGRATING,))
         connection.execute("CREATE TABLE IF NOT EXISTS migrations (name TEXT PRIMARY KEY)")
         seen = {str(name) for (name,) in connection.execute("SELECT name FROM migrations").fetchall()}
         if unknown := seen - {LEDGER}:
@@ -204,5 +206,5 @@ def _migrate(connection: psycopg.Connection[Row]) -> None:
             )
         if not seen:
             for statement in statements():
-                connection.execute(statement)
+                connection.execute(statement.encode())
             connection.execute("INSERT INTO migrations VALUES (%s)", (LEDGER,))

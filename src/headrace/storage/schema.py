@@ -253,4 +253,14 @@ MIGRATIONS: Mapping[str, Sequence[str]] = {
             is_closed INTEGER NOT NULL
         ) WITHOUT ROWID""",
     ),
+    "probes": (
+        """CREATE TABLE probe_samples (
+            id INTEGER PRIMARY KEY,
+            at_s REAL NOT NULL,
+            endpoint TEXT NOT NULL,
+            kind TEXT NOT NULL,
+            body BLOB NOT NULL
+        )""",
+        "CREATE INDEX probe_samples_by_time ON probe_samples (at_s)",
+    ),
 }

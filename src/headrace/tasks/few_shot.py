@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 
@@ -35,6 +36,8 @@ MAX_ITERATIONS = 500
 MAX_EXAMPLES = 2500
 MAX_WORK = 20_000  # examples times labels of one request, a second or two
 TOLERANCE = 1e-6
+_FITTING = ThreadPoolExecutor(1, thread_name_prefix="headrace-fit")
+"""One fit of a request at a time: it takes a second of a core. Its thread begins with the first."""
 Embed = Callable[[Sequence[str]], Array]
 AsyncEmbed = Callable[[Sequence[str]], Awaitable[Array]]
 Examples = Mapping[str, Sequence[str]] | Sequence[tuple[str, str]]
@@ -191,7 +194,7 @@ async def classify_by_examples(
     def fitted() -> list[Classification]:
         return fit(vectors[: len(known)], labels).classify(vectors[len(known) :])
 
-    return await asyncio.get_running_loop().run_in_executor(None, fitted)
+    return await asyncio.get_running_loop().run_in_executor(_FITTING, fitted)
 
 
 def fit(vectors: Array, labels: Sequence[str], *, strength: float = STRENGTH) -> LogisticRegression:

@@ -12,6 +12,8 @@ from headrace.ops.value import Array
 
 MAX_TEXTS = 2048
 MAX_LABELS = 1000
+MAX_LABEL_LENGTH = 1000
+"""Characters of one label: models read each with every text."""
 MAX_LABEL_CHARACTERS = 8_000_000
 """Of all labels, once for each text: a reply names them with every text."""
 MAX_SEARCHED = 2_000_000
@@ -83,6 +85,13 @@ def check_labels(labels: Sequence[object], param: str = "labels") -> None:
         )
     if not all(str(label).strip() for label in labels):
         raise InvalidRequest(f"{param} has an empty label: give each some text", param=param)
+    longest = max(len(str(label)) for label in labels)
+    if longest > MAX_LABEL_LENGTH:
+        raise InvalidRequest(
+            f"{param} has one of {longest:,} characters, a label has at most {MAX_LABEL_LENGTH:,}:"
+            " shorten it",
+            param=param,
+        )
     if len(set(labels)) < len(labels):
         twice = next(label for index, label in enumerate(labels) if label in labels[:index])
         raise InvalidRequest(f"{param} names one twice: {str(twice)[:200]}", param=param)

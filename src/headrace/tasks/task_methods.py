@@ -38,15 +38,16 @@ class BlockingTasks(TaskWork):
         *,
         dimensions: int | None = None,
         prompt_name: str | None = None,
+        truncate: bool = False,
     ) -> Array:
         """Vectors [texts, dimensions] of texts (or token ids), float32, by an encoder such as BERT.
 
         They have length 1 unless the model says otherwise; of `dimensions` numbers the first are kept.
         `prompt_name` is a prompt of the model ("query"), which goes in front of the texts; None: its default.
         InvalidRequest where the model generates text instead, ContextLengthExceeded where a text is too long
-        for it: texts are never cut.
+        for it, unless `truncate` cuts it with a warning.
         """
-        vectors = self._run(self._vectors(several(texts), dimensions, prompt_name))
+        vectors = self._run(self._vectors(several(texts), dimensions, prompt_name, truncate=truncate))
         return pooled(vectors, self._size(dimensions))
 
     def embed_tokens(self, texts: str | Sequence[PromptLike]) -> list[Array]:
@@ -179,9 +180,10 @@ class AsyncTasks(TaskWork):
         *,
         dimensions: int | None = None,
         prompt_name: str | None = None,
+        truncate: bool = False,
     ) -> Array:
         """See `LLM.embed`."""
-        vectors = await self._vectors(several(texts), dimensions, prompt_name)
+        vectors = await self._vectors(several(texts), dimensions, prompt_name, truncate=truncate)
         return pooled(vectors, self._size(dimensions))
 
     async def embed_tokens(self, texts: str | Sequence[PromptLike]) -> list[Array]:

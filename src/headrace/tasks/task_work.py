@@ -71,11 +71,17 @@ class TaskWork:
     def _check_open(self) -> None: ...
 
     async def _vectors(
-        self, texts: Sequence[PromptLike], dimensions: int | None, prompt_name: str | None = None
+        self,
+        texts: Sequence[PromptLike],
+        dimensions: int | None,
+        prompt_name: str | None = None,
+        *,
+        truncate: bool = False,
     ) -> list[Array]:
         self._check_open()
         with told_call() as call:
-            return await self.runner.rows(embedding_request(texts, dimensions, prompt_name), call)
+            request = embedding_request(texts, dimensions, prompt_name, truncate=truncate)
+            return await self.runner.rows(request, call)
 
     async def _classify(
         self, texts: str | Sequence[str | TextPair], truncate: bool, raw: bool

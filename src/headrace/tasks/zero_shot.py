@@ -22,6 +22,9 @@ from headrace.weights.head import is_entailment
 TEMPLATE = "This example is {}."
 SHARPNESS = 20.0  # of the softmax over cosines, which lie close together
 MAX_PAIRS = 100_000
+"""Of texts and labels whose vectors are compared."""
+MAX_JUDGED_PAIRS = 4096
+"""Of texts and labels that a model of entailment or a decoder reads one by one."""
 _QUESTION = "{text}\n\nWhich of these fits best: {labels}?\nAnswer:"
 
 
@@ -50,16 +53,13 @@ async def zero_shot(
             f"hypothesis_template is {hypothesis_template!r:.200}: write {{}} once, where the label goes",
             param="hypothesis_template",
         )
-    if len(texts) * len(labels) > MAX_PAIRS:
-        raise InvalidRequest(
-            f"{len(texts):,} texts times {len(labels):,} labels are more than {MAX_PAIRS:,} pairs: split it",
-            param="labels",
-        )
+    _check_pairs(len(texts), len(labels), MAX_PAIRS)
     written = [hypothesis_template.replace("{}", label) for label in labels]
     name = name or runner.able("zero_shot") or runner.able("embed") or runner.able("generate")
     async with runner.lease(name, call, "classify", "embed", "generate") as model:
         name = model.name  # the one that was found, where none was named
         if model.head is not None and "classify" in model.tasks:
+            _check_pairs(len(texts), len(labels), MAX_JUDGED_PAIRS)
             entails = entailment_index(model.head.labels, name)
             return await _entailed(
                 runner,
@@ -84,9 +84,19 @@ async def zero_shot(
             "multi_label needs a model of entailment or an embedder, a decoder chooses one label",
             param="multi_label",
         )
+    _check_pairs(len(texts), len(labels), MAX_JUDGED_PAIRS)
     asked = ", ".join(labels)
     prompts = [_QUESTION.format(text=text, labels=asked) for text in texts]
     return await choose_each(runner, name, prompts, labels, call)
+
+
+def _check_pairs(texts: int, labels: int, most: int) -> None:
+    if texts * labels > most:
+        raise InvalidRequest(
+            f"{texts:,} texts times {labels:,} labels are {texts * labels:,} pairs, this model compares"
+            f" at most {most:,} at once: send fewer texts or labels",
+            param="labels",
+        )
 
 
 def entailment_index(labels: Sequence[str], name: str) -> int:

@@ -75,7 +75,28 @@ def _calls(meter: ModelMetrics, model: str) -> Iterator[Metric]:
         target, _, outcome = name.rpartition(" ")
         attempts.add_metric([target, outcome], count)
     yield attempts
+    yield from _response_cache(meter)
     yield make.counter("log_failures", "Request log entries that could not be stored.", meter.log_failures)
+
+
+def _response_cache(meter: ModelMetrics) -> Iterator[Metric]:
+    outcomes = CounterMetricFamily(
+        "headrace_response_cache",
+        "Requests and kept answers, by outcome: exact, near, shared, draft, miss; kept, evicted, expired, "
+        "purged, audited, mismatch, failed.",
+        labels=["model", "outcome"],
+    )
+    for (model, outcome), count in sorted(meter.answers.items()):
+        outcomes.add_metric([model, outcome], count)
+    yield outcomes
+    saved = CounterMetricFamily(
+        "headrace_response_cache_saved_tokens",
+        "Tokens of answers that were given again.",
+        labels=["model"],
+    )
+    for model, count in sorted(meter.answer_tokens.items()):
+        saved.add_metric([model], count)
+    yield saved
 
 
 def _own(report: ModelReport) -> Iterator[Metric]:

@@ -43,6 +43,9 @@ class ModelMetrics(Struct):
     warnings: Counter[str] = field(default_factory=Counter[str])  # by parameter
     replies: Counter[int] = field(default_factory=Counter[int])  # HTTP responses, by status
     attempts: Counter[str] = field(default_factory=Counter[str])  # at remote targets, by "TARGET OUTCOME"
+    answers: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
+    """Of the response cache: by model, and what became of a request or a kept answer."""
+    answer_tokens: Counter[str] = field(default_factory=Counter[str])  # that it has saved, by model
     log_failures: int = 0
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, Struct, field
 
-from headrace.api.http.body import GuardNames, RequestBody, RouteBody, SloBody, Values
+from headrace.api.http.body import CacheField, GuardNames, RequestBody, RouteBody, SloBody, Values
 from headrace.api.http.sampling_fields import bounds
 from headrace.errors import InvalidRequest
 from headrace.inference.events import ParameterWarning
@@ -274,3 +274,4 @@ class MessageBody(PromptBody, kw_only=True):
     slo: SloBody | None = None
     route: RouteBody | None = None
     guard: GuardNames = None
+    cache: CacheField = None

@@ -66,6 +66,9 @@ async def count_tokens(http: HttpRequest) -> Response:
     """The number of tokens of the prompt that a message would have."""
     service, call = get_service(http), call_of(http)
     body = await read_checked(PromptBody, http)
+    if (route := service.remote.find(body.model)) is not None:
+        request = prompt_request(body, "", call)
+        return json_response(AnthropicTokenCount(await service.remote.count_tokens(route, request, call)))
     model = await service.use(call, body.model)
 
     def counted() -> AnthropicTokenCount:

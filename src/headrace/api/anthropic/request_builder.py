@@ -7,7 +7,7 @@ from typing import Any
 from headrace.api.anthropic.body import AnyText, MessageBody, PromptBody, ThinkingDisabled, ThinkingEnabled
 from headrace.api.anthropic.messages_in import Turns
 from headrace.api.anthropic.tools import tool_use, warn_unused
-from headrace.api.http.body import guard_names, targets_of, wishes_of
+from headrace.api.http.body import cache_use, guard_names, targets_of, wishes_of
 from headrace.errors import InvalidRequest
 from headrace.grammar.constraint import Constraint, schema_constraint
 from headrace.inference.call_context import CallContext
@@ -42,6 +42,7 @@ def message_request(body: MessageBody, reply_id: str, call: CallContext) -> Chat
         slo=targets_of(body.slo),
         route=wishes_of(body.route),
         guards=guard_names(body.guard),
+        cache=cache_use(body.cache),
     )
 
 

@@ -195,6 +195,7 @@ _TABLE: Sequence[tuple[str, str, Scope]] = (
     ("POST", "/api/(pull|push)", "admin"),
     ("GET", "/v1/organization/.+", "admin"),
     ("POST", "/v1/routes/score", "admin"),
+    ("GET", "/v1/probes", "admin"),
     ("POST", "/api/(create|copy)", "alias"),
     ("DELETE", "/api/delete", "alias"),  # a model of the hub needs admin: only its handler knows which it is
 )

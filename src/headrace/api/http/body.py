@@ -20,7 +20,7 @@ from headrace.engine.request import Targets
 from headrace.errors import InvalidRequest
 from headrace.inference.call_context import CallContext
 from headrace.inference.events import ParameterWarning
-from headrace.inference.requests import RouteWishes
+from headrace.inference.requests import CacheUse, RouteWishes
 from headrace.json_text import has_key_twice, key_twice
 
 Json = dict[str, Any]
@@ -30,6 +30,7 @@ Body = TypeVar("Body", bound="RequestBody")
 Part = TypeVar("Part", bound=Struct)
 
 MAX_WHOLE_FLOATS = 16  # which are integers to JSON Schema, each of which costs a pass over the body
+EXPLAIN = "the reply has a field explain: what was done, the seconds of each part, and those predicted"
 NAMED_BYTES = 2**20
 """In larger bodies a key that is there twice is not looked for: that would take a second."""
 
@@ -56,6 +57,7 @@ class RequestBody(Struct, kw_only=True, forbid_unknown_fields=True):
     parts: ClassVar[Mapping[str, type[RequestBody]]] = {}
     more_schema: ClassVar[Json] = {}
     unsupported_text: ClassVar[str] = "{name} is not supported yet, leave it out"
+    explain: Annotated[bool, Meta(description=EXPLAIN)] | None = None
 
     def warnings(self) -> list[ParameterWarning]:
         """Warnings for values without effect; raises InvalidRequest for what contradicts itself."""
@@ -86,6 +88,7 @@ def checked_body(kind: type[Body], data: bytes, call: CallContext) -> Body:
     _refuse_key_twice(data, content)
     body, warnings = checked(kind, content)
     call.warnings += warnings
+    call.explain = call.explain or bool(body.explain)
     return body
 
 
@@ -181,6 +184,20 @@ GuardNames = Annotated[str | list[str] | None, Meta(description="Names of config
 def guard_names(given: str | list[str] | None) -> tuple[str, ...]:
     """One or several as several."""
     return (given,) if isinstance(given, str) else tuple(given or ())
+
+
+CacheField = Annotated[
+    bool | Literal["near"] | None,
+    Meta(
+        description="false: the answer is neither kept nor taken from the response cache; "
+        "near: where the server allows it, the answer to a similar question will do."
+    ),
+]
+
+
+def cache_use(given: bool | Literal["near"] | None) -> CacheUse:
+    """What the response cache may do for a request."""
+    return "near" if given == "near" else "off" if given is False else "auto"
 
 
 class SloBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -18,6 +18,7 @@ from headrace.api.http.api_keys import check_scope
 from headrace.api.http.call_context import HttpCall
 from headrace.api.http.cors import with_cors
 from headrace.api.http.errors import Forbidden, Unauthorized, error_response
+from headrace.api.http.explaining import HEADER, Explaining
 from headrace.api.service import Service
 from headrace.config.settings import Settings
 from headrace.errors import HeadraceError, InvalidRequest
@@ -69,6 +70,8 @@ class ServerMiddleware:
             path=scope["path"],
             account=self._keys.everybody,
             hops=_hops(headers.get(HOPS, "")),
+            explain=headers.get(HEADER, "").lower() in ("1", "true"),
+            no_store="no-store" in headers.get("cache-control", "").lower(),
         )
         if "anthropic-version" in headers and call.path.startswith("/v1/models"):
             call.surface = MESSAGES_PATH  # this path is of two surfaces
@@ -89,7 +92,7 @@ class ServerMiddleware:
             await send(message)
 
         try:
-            await self._pass_on(call, headers, scope, receive, send_with_headers)
+            await self._pass_on(call, headers, scope, receive, Explaining(call, send_with_headers))
         finally:
             self._service.ended(call)
 

@@ -8,7 +8,16 @@ from typing import Annotated, Any, ClassVar, Final, cast
 
 from msgspec import Meta
 
-from headrace.api.http.body import GuardNames, RequestBody, RouteBody, SloBody, Values, checked, loose
+from headrace.api.http.body import (
+    CacheField,
+    GuardNames,
+    RequestBody,
+    RouteBody,
+    SloBody,
+    Values,
+    checked,
+    loose,
+)
 from headrace.api.ollama.options import Options
 from headrace.errors import InvalidRequest
 from headrace.grammar.constraint import Constraint, schema_constraint
@@ -66,6 +75,7 @@ class AnswerBody(UsingBody):
     slo: SloBody | None = None
     route: RouteBody | None = None
     guard: GuardNames = None
+    cache: CacheField = None
 
     @property
     def asks_nothing(self) -> bool:

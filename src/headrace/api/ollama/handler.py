@@ -8,7 +8,7 @@ from typing import Any
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from headrace.api.http.body import guard_names, targets_of, wishes_of
+from headrace.api.http.body import cache_use, guard_names, targets_of, wishes_of
 from headrace.api.http.call_context import HttpCall, call_of
 from headrace.api.http.generation import respond
 from headrace.api.ollama.bodies import AnswerBody
@@ -65,4 +65,5 @@ def generation(body: AnswerBody, used: ResolvedModel, call: HttpCall) -> dict[st
         "slo": targets_of(body.slo),
         "route": wishes_of(body.route),
         "guards": guard_names(body.guard),
+        "cache": cache_use(body.cache),
     }

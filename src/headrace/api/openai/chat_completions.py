@@ -180,6 +180,7 @@ class ChatBody(ScalingBody, kw_only=True):
             slo=targets_of(self.slo),
             route=wishes_of(self.route),
             guards=self.guards,
+            cache=self.cache_use,
             messages=tuple(messages_from_openai(self.messages)),
             tools=tool_use_from_openai(self.tools, self.tool_choice, self.parallel_tool_calls),
             reasoning=self._reasoning_settings(),

@@ -56,6 +56,7 @@ class CompletionBody(ScalingBody, kw_only=True):
             slo=targets_of(self.slo),
             route=wishes_of(self.route),
             guards=self.guards,
+            cache=self.cache_use,
             prompts=read_prompts(self.prompt, "prompt"),
             suffix=self.suffix,
             sampling=self.sampling(**{"max_tokens": max_tokens} | self._logprobs() | self.computed),

@@ -16,7 +16,7 @@ from headrace.api.http.call_context import HttpCall, call_of
 from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.generation import answer, respond_whole
 from headrace.api.openai.embedding_schema import EmbeddingList, EmbeddingObject, EmbeddingUsage
-from headrace.api.openai.generation_body import Deadline, Priority, ServiceTier, urgency
+from headrace.api.openai.generation_body import Deadline, Priority
 from headrace.api.openai.prompts import INPUTS, is_mixed, read_inputs, with_tokens
 from headrace.api.service import Service, get_service, new_id
 from headrace.api.tasks.task_reply import TokenLimit, refuse_twins, token_limit
@@ -26,6 +26,7 @@ from headrace.inference.events import Prepared
 from headrace.inference.input_purpose import INPUT_TYPES, JINA_TASKS, InputPurpose, read_purpose
 from headrace.inference.requests import EmbeddingRequest
 from headrace.inference.result import ResultCollector
+from headrace.inference.urgency import ServiceTier, urgency
 from headrace.tasks.embed import EmbedOptions, pooled
 from headrace.tasks.vector_types import VectorType
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from msgspec import Meta, Struct, defstruct
 
 from headrace.api.http.body import (
+    CacheField,
     GuardNames,
     RequestBody,
     RouteBody,
     SloBody,
     Values,
+    cache_use,
     converted,
     guard_names,
     loose,
@@ -27,11 +29,13 @@ from headrace.api.openai.response_format import (
     STRUCTURED_OUTPUTS,
     constraint_of,
 )
-from headrace.engine.turns import BATCH_PRIORITY, Tier, tier_of
+from headrace.engine.turns import Tier, tier_of
 from headrace.errors import InvalidRequest
 from headrace.grammar.constraint import Constraint
 from headrace.inference.call_context import CallContext
 from headrace.inference.events import ParameterWarning
+from headrace.inference.requests import CacheUse
+from headrace.inference.urgency import ServiceTier, urgency
 from headrace.sampling.params import PARAMETERS
 
 NO_EFFECT: Mapping[str, Values] = {
@@ -93,9 +97,6 @@ TOOLS = {
 # `logprobs` means something else to each endpoint.
 SAMPLING = {name: name for name in PARAMETERS if name != "logprobs"}
 
-ServiceTier = Literal["auto", "default", "flex", "priority"]
-TIER_PRIORITY = {"priority": -1, "flex": BATCH_PRIORITY}
-"""Of OpenAI's tiers that are another class than the default one."""
 Priority = Annotated[int, Meta(ge=-1_000_000, le=1_000_000)]
 Deadline = Annotated[float, Meta(gt=0)]
 
@@ -135,19 +136,6 @@ else:
     )
 
 
-def urgency(priority: int | None, service_tier: str | None) -> int:
-    """The priority of a request that may name a service tier instead. InvalidRequest where both say
-    something."""
-    of_tier = TIER_PRIORITY.get(service_tier or "")
-    if priority is not None and of_tier is not None:
-        raise InvalidRequest(
-            f"priority {priority} and service_tier '{service_tier}' both say how urgent the request is: "
-            "send one",
-            param="service_tier",
-        )
-    return priority or of_tier or 0
-
-
 def granted_tier(priority: int, call: CallContext) -> str:
     """The service tier of a request that asks for `priority`."""
     if call.ordered_elsewhere:
@@ -179,6 +167,7 @@ class GenerationBody(SamplingBody):
     slo: SloBody | None = None
     route: RouteBody | None = None
     guard: GuardNames = None
+    cache: CacheField = None
     grammar: str | None = None
     json_schema: Annotated[Any, loose(SCHEMA_OR_TEXT)] = None
 
@@ -203,6 +192,11 @@ class GenerationBody(SamplingBody):
     def guards(self) -> tuple[str, ...]:
         """The guards that are named."""
         return guard_names(self.guard)
+
+    @property
+    def cache_use(self) -> CacheUse:
+        """What the response cache may do."""
+        return cache_use(self.cache)
 
     def constraint(self, *, after: str | None = None) -> Constraint | None:
         """What the output must match, after the text `after`; from whichever parameter for it was given."""

@@ -12,13 +12,14 @@ from starlette.responses import Response
 
 from headrace.api.cohere.classify import Examples, cohere_classified
 from headrace.api.cohere.schema import CohereClassifications
-from headrace.api.http.body import RequestBody, Values, loose, read_checked
+from headrace.api.http.body import Values, loose, read_checked
 from headrace.api.http.call_context import call_of
 from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.errors import json_response
 from headrace.api.http.generation import done
 from headrace.api.openai.embedding_schema import EmbeddingUsage
 from headrace.api.service import Service, get_service, new_id, now_s
+from headrace.api.tasks.task_body import TaskBody
 from headrace.api.tasks.task_reply import TEXT_LIST, TEXTS, texts_of, usage_of
 from headrace.errors import InvalidRequest
 from headrace.inference.call_context import CallContext
@@ -28,7 +29,7 @@ from headrace.tasks.label_scores import Classification
 from headrace.tasks.zero_shot import TEMPLATE, zero_shot
 
 
-class ClassifyBody(RequestBody, kw_only=True):
+class ClassifyBody(TaskBody, kw_only=True):
     """Texts to classify: with `labels` of your own by a model of entailment, an embedder or a decoder.
 
     `inputs`, with or without `examples`, are Cohere's; the reply is, too. `truncate` true or END cuts long
@@ -100,10 +101,10 @@ async def found_in(
     body: ClassifyBody, texts: Sequence[str], service: Service, call: CallContext
 ) -> list[Classification]:
     """The labels of the texts of a body."""
-    truncate = body.cuts
+    truncate, runner = body.cuts, body.runner(service)
     if body.labels is not None:
         return await zero_shot(
-            service.runner,
+            runner,
             body.model,
             texts,
             body.labels,
@@ -113,14 +114,14 @@ async def found_in(
             truncate=truncate,
         )
     raw = body.activation is False
-    return await classify(service.runner, body.model, texts, call, truncate=truncate, raw=raw)
+    return await classify(runner, body.model, texts, call, truncate=truncate, raw=raw)
 
 
 async def _classified(http: HttpRequest) -> Response:
     body = await read_checked(ClassifyBody, http)
     call = call_of(http)
     if body.inputs is not None:
-        texts, runner = texts_of(body.inputs, "inputs"), get_service(http).runner
+        texts, runner = texts_of(body.inputs, "inputs"), body.runner(get_service(http))
         work = cohere_classified(runner, body.model, texts, body.examples, call, truncate=body.cuts)
         return json_response(await done(http, work))
     found = await done(http, found_in(body, texts_of(body.input, "input"), get_service(http), call))

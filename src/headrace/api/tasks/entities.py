@@ -9,14 +9,14 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from headrace.api.http.body import RequestBody, checked_body, loose, read_checked
+from headrace.api.http.body import checked_body, loose, read_checked
 from headrace.api.http.call_context import HttpCall, call_of
 from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.errors import json_response
 from headrace.api.http.generation import done
 from headrace.api.openai.embedding_schema import EmbeddingUsage
-from headrace.api.openai.generation_body import Deadline, Priority
 from headrace.api.service import Service, get_service
+from headrace.api.tasks.task_body import TaskBody
 from headrace.api.tasks.task_reply import TEXTS, texts_of, usage_of
 from headrace.inference.events import ParameterWarning
 from headrace.tasks.entities import Entity, extract_entities
@@ -38,7 +38,7 @@ _THRESHOLD = {
 }
 
 
-class EntitiesBody(RequestBody, kw_only=True):
+class EntitiesBody(TaskBody, kw_only=True):
     """The body of a request for entities. `window` and `stride` are in tokens."""
 
     input: Annotated[Any, Meta(extra_json_schema=TEXTS)]
@@ -51,8 +51,6 @@ class EntitiesBody(RequestBody, kw_only=True):
     window: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
     stride: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
     aggregation: Aggregation | None = None
-    priority: Priority = 0
-    deadline_s: Deadline | None = None
 
 
 class FoundEntity(Struct, frozen=True):
@@ -96,7 +94,7 @@ async def entities(data: bytes, call: HttpCall, service: Service) -> msgspec.Str
 
 async def _found(body: EntitiesBody, call: HttpCall, service: Service) -> Raw:
     found = await extract_entities(
-        service.runner,
+        body.runner(service),
         body.model,
         texts_of(body.input, "input"),
         body.labels,
@@ -108,8 +106,6 @@ async def _found(body: EntitiesBody, call: HttpCall, service: Service) -> Raw:
         window=body.window,
         stride=body.stride,
         aggregation=body.aggregation,
-        priority=body.priority,
-        deadline_s=body.deadline_s,
     )
 
     def write() -> bytes:

@@ -12,7 +12,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from headrace.api.cohere.schema import CohereMeta, meta_of
-from headrace.api.http.body import RequestBody, Values, loose, read_checked
+from headrace.api.http.body import Values, loose, read_checked
 from headrace.api.http.call_context import call_of
 from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.errors import json_response
@@ -20,6 +20,7 @@ from headrace.api.http.generation import done
 from headrace.api.llama_cpp.schema import listed
 from headrace.api.openai.embedding_schema import EmbeddingUsage
 from headrace.api.service import get_service, new_id
+from headrace.api.tasks.task_body import TaskBody
 from headrace.api.tasks.task_reply import DOCUMENTS, documents_of, refuse_twins, usage_of
 from headrace.api.tei.bodies import TruncationDirection, refuse_left
 from headrace.api.tei.errors import take_surface
@@ -31,11 +32,11 @@ _COUNT = Meta(ge=1, le=2**31 - 1)
 DOCUMENTS_PER_UNIT = 100  # of one query, in Cohere's search units
 
 
-class RerankBody(RequestBody, kw_only=True):
+class RerankBody(TaskBody, kw_only=True):
     """A query and documents; with `texts` in the place of `documents` the reply is TEI's. `top_k` and
     `truncation` are Voyage's names of `top_n` and `truncate`."""
 
-    no_effect: ClassVar[Mapping[str, Values]] = {"user": (), "priority": (0,), "rank_fields": (["text"],)}
+    no_effect: ClassVar[Mapping[str, Values]] = {"user": (), "rank_fields": (["text"],)}
     unsupported: ClassVar[Mapping[str, Values]] = {"max_chunks_per_doc": (), "return_embeddings": (False,)}
 
     query: str
@@ -115,7 +116,7 @@ class TeiRank(Struct, frozen=True):
 async def reranked(http: HttpRequest, version: str) -> Response:
     """Read the body, rank, and reply in the form that its fields tell."""
     body = await read_checked(RerankBody, http)
-    call, runner = call_of(http), get_service(http).runner
+    call, runner = call_of(http), body.runner(get_service(http))
     if body.texts is not None:
         take_surface(call)
     documents, top_n = body.given(), body.top_n or body.top_k

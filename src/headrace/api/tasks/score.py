@@ -8,19 +8,20 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from headrace.api.http.body import RequestBody, read_checked
+from headrace.api.http.body import read_checked
 from headrace.api.http.call_context import call_of
 from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.errors import json_response
 from headrace.api.http.generation import done
 from headrace.api.openai.embedding_schema import EmbeddingUsage
 from headrace.api.service import get_service, new_id, now_s
+from headrace.api.tasks.task_body import TaskBody
 from headrace.api.tasks.task_reply import TEXTS, pairs_of, usage_of
 from headrace.inference.events import ParameterWarning
 from headrace.tasks.rerank import PairOptions, score_pairs
 
 
-class ScoreBody(RequestBody, kw_only=True):
+class ScoreBody(TaskBody, kw_only=True):
     """One text against several, or two lists of one length."""
 
     text_1: Annotated[Any, Meta(extra_json_schema=TEXTS)]
@@ -52,7 +53,7 @@ class ScoreReply(Struct, frozen=True):
 
 async def _scored(http: HttpRequest) -> Response:
     body = await read_checked(ScoreBody, http)
-    call, runner = call_of(http), get_service(http).runner
+    call, runner = call_of(http), body.runner(get_service(http))
     options = PairOptions(truncate=bool(body.truncate), instruction=body.instruction)
     pairs = pairs_of(body.text_1, body.text_2)
     scores = await done(http, score_pairs(runner, body.model, pairs, call, options))

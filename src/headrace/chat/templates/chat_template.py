@@ -22,16 +22,6 @@ from headrace.errors import CorruptFile, InvalidRequest, TemplateError, Template
 from headrace.tokenization.token_config import read_object, token_text
 
 SOURCE_LIMIT_BYTES = 256 * 1024
-VARIABLES = (
-    "add_vision_id",
-    "date_string",
-    "documents",
-    "enable_thinking",
-    "reasoning_effort",
-    "thinking",
-    "thinking_budget",
-)
-"""Variables that many templates read. Others are passed as well, unless they shadow a name in RESERVED."""
 _RESERVED_NAMES = """
     messages tools add_generation_prompt continue_final_message bos_token eos_token raise_exception
     strftime_now range dict namespace cycler joiner lipsum loop self caller varargs kwargs

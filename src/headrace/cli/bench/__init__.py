@@ -11,11 +11,15 @@ Examples:
   headrace bench engine --config config.json --quantization int4
   headrace bench speculative mini
   headrace bench serve http://127.0.0.1:8080
+  headrace bench savings
+  headrace bench endpoints endpoints.toml
 """
 COMMANDS = {
     "roofline": "Read bandwidth and arithmetic peaks of this machine.",
     "engine": "Prefill and decode speed of a model, or of a config alone.",
     "speculative": "Speed-up of speculative decoding by draft method.",
     "profile": "Time of each instruction of a step.",
+    "savings": "What each layer saves of the bill of recorded traffic.",
     "serve": "Load test of any OpenAI-compatible server.",
+    "endpoints": "Endpoints over time: speed, errors, price, quality, honesty.",
 }

@@ -17,6 +17,8 @@ from headrace.tasks.guards.check import GuardChecks, in_thread_if_long, redactor
 from headrace.tasks.guards.settings import GuardSettings
 from headrace.tasks.task_limits import check_searched
 
+MAX_JUDGED_TEXTS = 2048
+"""Texts of a request times guards that ask a model, which reads each in up to three ways."""
 _UNCHECKED = ("system", "developer")
 """Roles of the operator's own messages."""
 
@@ -41,6 +43,7 @@ class CheckedInput:
         where it has no text to read."""
         if any(one.kind in ("pii", "regex") for one in self._guards.values()):
             check_searched(_sent(request), "messages" if isinstance(request, ChatRequest) else "prompt")
+        self._check_work(request)
         if isinstance(request, ChatRequest):
             return await self._chat(request)
         assert isinstance(request, CompletionRequest)
@@ -53,6 +56,17 @@ class CheckedInput:
                 )
             prompts.append(await self._text(prompt) or "")
         return replace(request, prompts=tuple(prompts), suffix=await self._text(request.suffix))
+
+    def _check_work(self, request: GenerationRequest) -> None:
+        """InvalidRequest where guards would ask their models too often."""
+        guards = [name for name, one in self._guards.items() if one.asks_a_model]
+        texts = sum(1 for text in _sent(request) if text.strip())
+        if texts * len(guards) > MAX_JUDGED_TEXTS:
+            raise InvalidRequest(
+                f"{texts:,} texts are more than the {MAX_JUDGED_TEXTS // len(guards):,} that guards"
+                f" ({', '.join(guards)}) read of one request: send fewer messages, prompts or calls",
+                param="messages" if isinstance(request, ChatRequest) else "prompt",
+            )
 
     async def _chat(self, request: ChatRequest) -> ChatRequest:
         if request.context:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
 from msgspec import Struct, ValidationError, convert
@@ -53,6 +53,11 @@ class GuardSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def reads(self, stage: Stage) -> bool:
         """Whether it reads what goes in, or what comes out."""
         return stage in (("input", "output") if self.on is None else self.on)
+
+    @property
+    def asks_a_model(self) -> bool:
+        """Whether a model reads each text."""
+        return self.kind in ("classifier", "topics")
 
     @property
     def least(self) -> float:
@@ -120,6 +125,16 @@ def _topics_problem(guard: GuardSettings) -> str | None:
         without = next(name for name in guard.topics if name not in given)
         return f"topic {without!r:.80} has no examples: give some of every topic, or of none"
     return None
+
+
+def check_served(guards: Mapping[str, GuardSettings], serves: Callable[[str], bool], served: str) -> None:
+    """UsageError for a guard whose model is not one of those that are served: each request would fail."""
+    for name, guard in guards.items():
+        if guard.model is not None and not serves(guard.model):
+            raise UsageError(
+                f"guards.{name}: the model {guard.model!r:.200} is not served, this server serves {served}:"
+                f" add [models.{guard.model}] to headrace.toml, or name another in guards.{name}.model"
+            )
 
 
 def chosen(guards: Mapping[str, GuardSettings], names: tuple[str, ...]) -> dict[str, GuardSettings]:

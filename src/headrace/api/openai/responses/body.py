@@ -236,6 +236,7 @@ class ResponseBody(GenerationBody, kw_only=True):
             slo=targets_of(self.slo),
             route=wishes_of(self.route),
             guards=self.guards,
+            cache=self.cache_use,
             sampling=self.sampling(**more),
             constraint=self.constraint(),
             disable_additional_properties=self.disable_additional_properties is not False,

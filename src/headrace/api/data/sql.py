@@ -1,0 +1,168 @@
+"""POST /v1/sql and /v1/sql/explain, GET /v1/datasets."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Raw, Struct
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from headrace.api.http.body import RequestBody, checked_body
+from headrace.api.http.call_context import call_of
+from headrace.api.http.endpoint import Content, Endpoint
+from headrace.api.http.errors import json_response
+from headrace.api.http.request_body import read_body
+from headrace.api.service import get_service
+from headrace.config.datasets import read_datasets
+from headrace.data.job import Format, SqlAnswer
+from headrace.errors import InvalidRequest
+
+SPICE = "application/vnd.spiceai.sql.v1+json"
+ARROW = "application/vnd.apache.arrow.stream"
+FORMATS: dict[str, Format] = {
+    "application/json": "json",
+    SPICE: "json",
+    "text/csv": "csv",
+    ARROW: "arrow",
+}
+_ROWS = {"type": "array", "items": {"type": "object"}}
+
+
+class SqlBody(RequestBody, kw_only=True):
+    """A statement as JSON. It may also be the body itself, as text/plain."""
+
+    sql: Annotated[str, Meta(min_length=1)]
+    parameters: Annotated[list[str | int | float | bool | None], Meta(max_length=1000)] = []  # noqa: RUF012
+    max_rows: Annotated[int, Meta(ge=1, le=2**31)] | None = None
+
+
+class SqlColumn(Struct, frozen=True):
+    """A column of a result."""
+
+    name: str
+    type: str
+
+
+class SqlResult(Struct, frozen=True):
+    """A result in Spice's form; `data` are its rows."""
+
+    row_count: int
+    schema: list[SqlColumn]
+    data: Annotated[Raw, Meta(extra_json_schema=_ROWS)]
+    execution_time_ms: float
+
+
+class SqlPlan(Struct, frozen=True):
+    """How a statement would be run, and what it reads."""
+
+    plan: str
+    datasets: list[str]
+
+
+class DatasetEntry(Struct, frozen=True, kw_only=True):
+    """A dataset that the key may read, in Spice's fields."""
+
+    name: str
+    kind: Annotated[str, Meta(description="Kind of its source.")] = msgspec.field(name="from")
+    replication_enabled: bool = False
+    acceleration_enabled: bool
+    status: Literal["ready", "error"]
+    error: str | None = None
+
+
+@Endpoint(
+    "POST",
+    "/v1/sql",
+    body=SqlBody,
+    reply=SqlResult,
+    content=(
+        Content("application/json", _ROWS),
+        Content("text/csv", {"type": "string"}),
+        Content(ARROW, {"type": "string", "format": "binary"}),
+    ),
+    errors={502: "A dataset cannot be opened."},
+)
+async def run_sql(http: HttpRequest) -> Response:
+    """The rows of one SELECT over the datasets, in the form that Accept names: rows as JSON where it names
+    none."""
+    began = time.perf_counter()
+    kind = _accepted(http)
+    answer = await _answer(http, FORMATS[kind])
+    if kind != SPICE:
+        return Response(answer.body, media_type=kind)
+    columns = [SqlColumn(column.name, column.type) for column in answer.columns]
+    took_ms = round((time.perf_counter() - began) * 1000, 3)
+    body = SqlResult(answer.rows, columns, Raw(answer.body), took_ms)
+    return Response(msgspec.json.encode(body), media_type=SPICE)
+
+
+@Endpoint("POST", "/v1/sql/explain", body=SqlBody, reply=SqlPlan, errors={502: "A dataset cannot be opened."})
+async def explain_sql(http: HttpRequest) -> Response:
+    """The plan of a statement, which does not run."""
+    answer = await _answer(http, "json", explain=True)
+    rows: list[dict[str, Any]] = msgspec.json.decode(answer.body)
+    plan = "\n".join(str(row["explain_value"]) for row in rows)
+    return json_response(SqlPlan(plan, list(answer.datasets)))
+
+
+@Endpoint("GET", "/v1/datasets")
+async def list_datasets(http: HttpRequest) -> Response:
+    """The datasets that the key may read."""
+    service, call = get_service(http), call_of(http)
+    if not read_datasets(service.settings.datasets):
+        return json_response(Raw(b"[]"))
+    engine = await service.data()
+    limits = engine.limits.of(call.account.name or None)
+    found = [
+        DatasetEntry(
+            name=dataset.name,
+            kind=dataset.kind,
+            acceleration_enabled=dataset.copy is not None,
+            status="error" if dataset.name in engine.copies.errors else "ready",
+            error="its local copy could not be made anew" if dataset.name in engine.copies.errors else None,
+        )
+        for dataset in engine.catalogue
+        if engine.catalogue.visible(dataset, limits.role)
+    ]
+    return json_response(Raw(msgspec.json.encode(found)))
+
+
+async def _answer(http: HttpRequest, format: Format, *, explain: bool = False) -> SqlAnswer:
+    service, call = get_service(http), call_of(http)
+    data = await read_body(http)
+    media = http.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media in ("text/plain", "application/sql"):
+        body = SqlBody(sql=_text(data))
+    else:
+        body = checked_body(SqlBody, data, call)
+    engine = await service.data()
+    return await service.query_in_thread(
+        lambda: engine.sql(
+            body.sql,
+            body.parameters,
+            format=format,
+            key=call.account.name or None,
+            rows=body.max_rows,
+            explain=explain,
+        )
+    )
+
+
+def _text(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise InvalidRequest("the statement is no UTF-8", param="sql") from None
+
+
+def _accepted(http: HttpRequest) -> str:
+    for part in http.headers.get("accept", "*/*").split(","):
+        kind = part.partition(";")[0].strip().lower()
+        if kind in FORMATS:
+            return kind
+        if kind in ("*/*", "application/*", ""):
+            return "application/json"
+    raise InvalidRequest(f"Accept names none of {', '.join(FORMATS)}", param="Accept")

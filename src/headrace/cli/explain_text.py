@@ -1,0 +1,47 @@
+"""EXPLAIN of a request as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec import UNSET
+
+from headrace.telemetry.explain import ExplainNode
+
+_BAR = 24  # characters
+
+
+def explain_text(root: ExplainNode) -> str:
+    """A line for each part, indented by its depth: its name, measured and predicted milliseconds, its share
+    of the whole as a bar, and details."""
+    lines = list(_lines(root, root.measured_s, ""))
+    width = max(len(name) for name, *_ in lines)
+    head = f"{'part':<{width}}  {'measured':>10}  {'predicted':>10}  {'share':<{_BAR}}"
+    rows = [
+        f"{name:<{width}}  {took:>10}  {said:>10}  {bar:<{_BAR}}  {more}"
+        for name, took, said, bar, more in lines
+    ]
+    return "\n".join(row.rstrip() for row in (head, *rows))
+
+
+def _lines(node: ExplainNode, whole_s: float, indent: str) -> Iterator[tuple[str, str, str, str, str]]:
+    predicted = "" if node.predicted_s is UNSET else _ms(node.predicted_s)
+    bar = "█" * round(_BAR * node.measured_s / whole_s) if whole_s > 0 else ""
+    detail = "" if node.detail is UNSET else " · ".join(_shown(*one) for one in node.detail.items())
+    yield indent + node.name, _ms(node.measured_s), predicted, bar, detail
+    for child in () if node.children is UNSET else node.children:
+        yield from _lines(child, whole_s, indent + "  ")
+
+
+def _ms(seconds: float) -> str:
+    return f"{1000 * seconds:,.2f} ms"
+
+
+def _shown(name: str, value: object) -> str:
+    if name.endswith("_s") and isinstance(value, float):
+        return f"{name.removesuffix('_s').replace('_', ' ')} {_ms(value)}"
+    return (
+        f"{name.replace('_', ' ')} {value:,}"
+        if isinstance(value, int)
+        else f"{name.replace('_', ' ')} {value}"
+    )

@@ -1,0 +1,122 @@
+"""`headrace sql`: SQL over the datasets of headrace.toml."""
+
+from __future__ import annotations
+
+import json
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from headrace.cli.flags import takes_settings
+from headrace.cli.terminal import note, print_table
+from headrace.config.settings import Settings
+from headrace.data.engine import DataEngine
+from headrace.data.guard import MAX_STATEMENT
+from headrace.data.job import Format, SqlAnswer
+from headrace.errors import UsageError
+
+HELP = """Run one SELECT over the datasets of headrace.toml: files, databases, tables on the web.
+
+\b
+  [datasets.orders]
+  from = "postgres:public.orders"
+  user = "reader"
+  secret = "env:ORDERS_PASSWORD"
+
+The statement is given with -c, in FILE, or on stdin. Only SELECT runs, and only over datasets.
+
+\b
+Examples:
+  headrace sql -c "SELECT city, count(*) FROM people GROUP BY city"
+  headrace sql report.sql --format csv > report.csv
+  headrace sql --explain -c "SELECT * FROM orders WHERE id = 7"
+"""
+
+
+class SqlFormat(StrEnum):
+    """Forms of the result."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+    ARROW = "arrow"
+
+
+_WRITTEN: dict[SqlFormat, Format] = {
+    SqlFormat.TABLE: "json",
+    SqlFormat.JSON: "json",
+    SqlFormat.CSV: "csv",
+    SqlFormat.ARROW: "arrow",
+}
+_LONGEST = 60  # characters of a cell in a table
+
+
+@takes_settings("datasets", "sql", "cache_dir")
+def command(
+    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="File with the statement.")] = None,
+    statement: Annotated[str | None, typer.Option("-c", metavar="SQL", help="The statement.")] = None,
+    form: Annotated[SqlFormat, typer.Option("--format", help="Form of the result.")] = SqlFormat.TABLE,
+    role: Annotated[str | None, typer.Option(help="See only what this role may.")] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Show the plan instead.")] = False,
+    *,
+    settings: Settings,
+) -> None:
+    """Run it; see HELP."""
+    sql = _statement(file, statement)
+    if form is SqlFormat.ARROW and sys.stdout.isatty():
+        raise UsageError("--format arrow is binary: send it into a file or a program", param="format")
+    engine = DataEngine(settings.datasets, settings.sql, settings.cache_folder)
+    try:
+        answer = engine.sql(
+            sql,
+            format="json" if explain else _WRITTEN[form],
+            role=role,
+            ruled=role is not None,
+            explain=explain,
+        )
+        for name, error in engine.copies.errors.items():
+            note(f"the local copy of {name} could not be made: {error}")
+    finally:
+        engine.close()
+    if explain:
+        print("\n".join(str(row["explain_value"]) for row in json.loads(answer.body)))
+    elif form is SqlFormat.TABLE:
+        _print_rows(answer)
+    else:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(answer.body + (b"\n" if form is SqlFormat.JSON else b""))
+        sys.stdout.buffer.flush()
+
+
+def _statement(file: Path | None, statement: str | None) -> str:
+    if (file is None) == (statement is None) and file is not None:
+        raise UsageError("give the statement with -c or in a FILE, not both", param="c")
+    if statement is not None:
+        return statement
+    try:
+        if file is not None:
+            return file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{file} cannot be read: {error}") from None
+    if sys.stdin.isatty():
+        raise UsageError('no statement: headrace sql -c "SELECT …"', param="c")
+    return sys.stdin.read(MAX_STATEMENT + 1)
+
+
+def _print_rows(answer: SqlAnswer) -> None:
+    rows: list[dict[str, Any]] = json.loads(answer.body, parse_float=str)
+    if rows:
+        print_table([[_cell(value) for value in row.values()] for row in rows], header=list(rows[0]))
+    else:
+        print("  ".join(column.name for column in answer.columns))
+    note(f"{answer.rows:,} row{'' if answer.rows == 1 else 's'}")
+
+
+def _cell(value: object) -> str:
+    """A value on one line; what would steer a terminal is shown instead."""
+    text = "" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    plain = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text[: _LONGEST + 1])
+    return plain if len(text) <= _LONGEST else plain[: _LONGEST - 1] + "…"

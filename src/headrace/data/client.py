@@ -1,0 +1,101 @@
+"""`headrace.Data`: SQL over datasets from Python."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from headrace.config.extras import require
+from headrace.config.settings import default_cache_dir
+from headrace.config.sources import load_settings, read_file
+from headrace.data.engine import DataEngine, Parameter
+from headrace.data.job import SqlAnswer
+from headrace.errors import UsageError
+
+
+class Rows:
+    """The rows of a statement: `arrow()`, `pandas()`, `polars()`, `rows()`."""
+
+    def __init__(self, answer: SqlAnswer) -> None:
+        self._answer = answer
+
+    def arrow(self) -> Any:
+        """A pyarrow.Table."""
+        pyarrow = importlib.import_module("pyarrow")
+        return pyarrow.ipc.open_stream(self._answer.body).read_all()
+
+    def pandas(self) -> Any:
+        """A pandas.DataFrame; ExtraMissing without pandas."""
+        require("data", "pandas")
+        return self.arrow().to_pandas()
+
+    def polars(self) -> Any:
+        """A polars.DataFrame; ExtraMissing without polars."""
+        require("data", "polars")
+        return importlib.import_module("polars").from_arrow(self.arrow())
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A dictionary for each row."""
+        return self.arrow().to_pylist()
+
+    def __len__(self) -> int:
+        return self._answer.rows
+
+
+class Data:
+    """Datasets of a headrace.toml (None: the nearest one), or given ones. Ends with `close` or `with`."""
+
+    def __init__(
+        self,
+        file: str | Path | None = None,
+        *,
+        datasets: Mapping[str, object] | None = None,
+        sql: Mapping[str, object] | None = None,
+    ) -> None:
+        """`datasets` and `sql` are as the tables of that name; a dataset may be just its `from`.
+
+        Raises UsageError for what is wrong in them, ExtraMissing without `headrace[data]`.
+        """
+        cache = default_cache_dir()
+        if datasets is None:
+            if file is not None:
+                if not Path(file).is_file():
+                    raise UsageError(f"{file} is no file: name a headrace.toml, or give datasets")
+                content = read_file(Path(file))
+                datasets, sql = content.get("datasets"), sql or content.get("sql")
+            else:
+                settings = load_settings()
+                datasets, sql, cache = settings.datasets, sql or settings.sql, settings.cache_folder
+        self._engine = DataEngine(datasets, sql, cache)
+
+    def sql(self, sql: str, parameters: Sequence[Parameter] = (), *, role: str | None = None) -> Rows:
+        """The rows of a SELECT. `parameters` stand for its ? or $1. With `role` only what that may read.
+
+        Raises StatementRefused, SqlFailed, SqlLimit or SourceDown.
+        """
+        return Rows(self._engine.sql(sql, parameters, ruled=role is not None, role=role))
+
+    def explain(self, sql: str, parameters: Sequence[Parameter] = ()) -> str:
+        """How a SELECT would be run."""
+        answer = self._engine.sql(sql, parameters, ruled=False, explain=True)
+        return "\n".join(str(row["explain_value"]) for row in Rows(answer).rows())
+
+    def datasets(self) -> list[str]:
+        """The names of the datasets."""
+        return [dataset.name for dataset in self._engine.catalogue]
+
+    def refresh(self, name: str) -> int:
+        """Make the local copy of a dataset anew; returns its rows."""
+        return self._engine.copies.refresh(self._engine.catalogue.find(name, ruled=False))
+
+    def close(self) -> None:
+        """End the process that runs statements."""
+        self._engine.close()
+
+    def __enter__(self) -> Data:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

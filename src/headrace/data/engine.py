@@ -1,0 +1,164 @@
+"""Runs statements over the datasets, in workers under limits."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from headrace.config.datasets import SqlLimits, SqlSettings, read_datasets, read_sql
+from headrace.data.accelerate import Copies
+from headrace.data.catalogue import Catalogue
+from headrace.data.extensions import check_engine
+from headrace.data.guard import StatementRefused
+from headrace.data.job import Format, Job, Query, Reply, SqlAnswer, decode_reply, encode_job
+from headrace.data.secrets import KeyOf, without
+from headrace.errors import HeadraceError, InvalidRequest, Overloaded
+from headrace.isolation.child import IsolatedProcess, LimitExceeded, WorkFailed, WorkLost
+from headrace.isolation.limits import ProcessLimits
+
+Parameter = str | int | float | bool | None
+GRACE_S = 10.0
+"""After the worker's own limit, until it is given up."""
+
+
+class SqlFailed(InvalidRequest):
+    """DuckDB cannot run a statement: a name, a type or a value is wrong."""
+
+    remedy = "Correct the statement where the message says."
+    code = "sql_failed"
+
+
+class SourceDown(HeadraceError):
+    """A dataset cannot be opened: its server is down, its file is missing or damaged, its schema changed."""
+
+    remedy = "Check the dataset that the message names; statements over others go on."
+    status = 502
+    code = "dataset_unavailable"
+
+
+class SqlLimit(InvalidRequest):
+    """A statement takes more time, memory, rows or bytes than its key may."""
+
+    remedy = "Ask for less, or raise the limit in `[sql]`."
+    code = "sql_limit"
+
+
+class DataEngine:
+    """Datasets and the process that reads them. Thread-safe."""
+
+    def __init__(
+        self,
+        datasets: Mapping[str, object] | None,
+        sql: Mapping[str, object] | None,
+        cache: Path,
+        key_of: KeyOf | None = None,
+    ) -> None:
+        """UsageError where a setting is wrong, ExtraMissing where an extra is not installed."""
+        check_engine()
+        self.limits: SqlSettings = read_sql(sql)
+        self.catalogue = Catalogue(read_datasets(datasets), cache / "datasets", key_of)
+        paths = encode_paths(self.catalogue.extensions())
+        self._process = IsolatedProcess("headrace.data.worker", lambda: paths)
+        self._lock = threading.Lock()
+        self._running: Counter[str | None] = Counter()
+        self.copies = Copies(self.catalogue, self._run)
+
+    def sql(
+        self,
+        sql: str,
+        parameters: Sequence[Parameter] = (),
+        *,
+        format: Format = "arrow",
+        key: str | None = None,
+        role: str | None = None,
+        ruled: bool = True,
+        rows: int | None = None,
+        explain: bool = False,
+    ) -> SqlAnswer:
+        """The rows of a SELECT, or its plan with `explain`. `key` is the name of the API key, whose limits
+        and role hold, unless `role` is given; without `ruled` all rows and columns are seen. `rows` lowers
+        the limit of rows.
+
+        Raises StatementRefused, SqlFailed, SqlLimit, SourceDown or Overloaded.
+        """
+        limits = self.limits.of(key)
+        with self._place(key, limits):
+            views, secrets = self.catalogue.views(role or limits.role, ruled=ruled)
+            self.copies.make(views)
+            if explain and any(view.where is not None or view.columns is not None for view in views):
+                raise InvalidRequest("a plan would tell the rules of datasets: this key has such rules")
+            most = limits.rows if rows is None else min(rows, limits.rows)
+            query = Query(
+                sql=sql,
+                views=views,
+                parameters=tuple(parameters),
+                format=format,
+                rows=most,
+                bytes=limits.bytes,
+                seconds=limits.seconds,
+                memory=limits.memory,
+                explain=explain,
+            )
+            return self._run(query, secrets)
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.close()
+
+    def _run(self, job: Job, secrets: set[str]) -> SqlAnswer:
+        limits = ProcessLimits(job.seconds * 2 + 1, job.memory)  # the time on the clock comes first
+        try:
+            got = self._process.call(encode_job(job), limits, wait_s=job.seconds + GRACE_S)
+        except LimitExceeded as error:
+            raise SqlLimit(_limit(error, job)) from None
+        except WorkLost:
+            raise Overloaded("the process of the statement was ended from outside: send it again") from None
+        except WorkFailed:
+            raise SqlFailed("the statement ended the process of the engine: simplify it") from None
+        reply = decode_reply(got)
+        if isinstance(reply, SqlAnswer):
+            return reply
+        raise _error(reply, secrets)
+
+    @contextmanager
+    def _place(self, key: str | None, limits: SqlLimits) -> Generator[None]:
+        with self._lock:
+            if self._running[key] >= limits.parallel:
+                raise Overloaded(
+                    f"{limits.parallel} statements of this key run already: send it again later",
+                    reason="sql",
+                )
+            self._running[key] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._running[key] -= 1
+
+
+def encode_paths(paths: list[str]) -> bytes:
+    """The setup of a worker."""
+    return msgspec.msgpack.encode(paths)
+
+
+def _limit(error: LimitExceeded, job: Job) -> str:
+    if "MB" in error.what:
+        return (
+            f"the statement needs more than {job.memory >> 20:,} MiB: read fewer rows or columns, or raise "
+            "sql.memory"
+        )
+    return f"the statement takes more than {job.seconds:g} s: read fewer rows, or raise sql.seconds"
+
+
+def _error(reply: Reply, secrets: set[str]) -> HeadraceError:
+    assert not isinstance(reply, SqlAnswer)
+    message = without(reply.message, secrets)
+    if reply.problem == "source":
+        return SourceDown(f"dataset {reply.dataset!r} cannot be opened: {message}")
+    kinds = {"refused": StatementRefused, "limit": SqlLimit}
+    return kinds.get(reply.problem, SqlFailed)(message, param="sql")

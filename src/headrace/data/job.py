@@ -1,0 +1,81 @@
+"""What goes to a worker and comes back, as MessagePack."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from headrace.data.source import Source
+
+Format = Literal["json", "csv", "arrow"]
+Problem = Literal["refused", "failed", "source", "limit"]
+"""Of a failure: the guard's, the statement's, a dataset's, a limit's."""
+
+
+class View(Struct, frozen=True):
+    """A dataset as a statement sees it: `columns` (None: all) and rows by `where` (None: all)."""
+
+    name: str
+    source: Source
+    columns: tuple[str, ...] | None = None
+    where: str | None = None
+
+
+class Query(Struct, frozen=True, kw_only=True, tag="query"):
+    """A statement over views. `parameters` stand for ? or $1; `seconds` is the time on the clock.
+    `explain` answers with the plan instead."""
+
+    sql: str
+    views: tuple[View, ...]
+    parameters: tuple[str | int | float | bool | None, ...] = ()
+    format: Format = "arrow"
+    rows: int = 100_000
+    bytes: int = 2**26
+    seconds: float = 30.0
+    memory: int = 2**30
+    explain: bool = False
+
+
+class Copy(Struct, frozen=True, kw_only=True, tag="copy"):
+    """A copy of a dataset into the table `data` of a new file of DuckDB. With `later_than`, rows whose
+    column is later than the file's latest are added to it."""
+
+    view: View
+    path: str
+    later_than: str | None = None
+    seconds: float = 3600.0
+    memory: int = 2**32
+
+
+class Column(Struct, frozen=True):
+    """A column of a reply, with DuckDB's name of its type."""
+
+    name: str
+    type: str
+
+
+class SqlAnswer(Struct, frozen=True, tag="answer"):
+    """The rows of a statement in the format asked for."""
+
+    columns: tuple[Column, ...]
+    rows: int
+    body: bytes
+    datasets: tuple[str, ...] = ()
+
+
+class SqlFailure(Struct, frozen=True, tag="failure"):
+    """Why there is no answer; `dataset` is whose source failed."""
+
+    problem: Problem
+    message: str
+    dataset: str | None = None
+
+
+Job = Query | Copy
+Reply = SqlAnswer | SqlFailure
+
+encode_job = msgspec.msgpack.Encoder().encode
+decode_job = msgspec.msgpack.Decoder(Job).decode
+decode_reply = msgspec.msgpack.Decoder(Reply).decode

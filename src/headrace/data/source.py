@@ -1,0 +1,115 @@
+"""What a connector makes of a dataset: SQL that opens it in a worker, and the relation that reads it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from msgspec import Struct
+
+from headrace.config.datasets import DatasetSettings
+from headrace.errors import UsageError
+
+
+class Source(Struct, frozen=True, kw_only=True):
+    """`statements` run first; `relation` stands behind FROM. `extensions` are those of DuckDB that it needs.
+
+    `paths` and `folders` are all files it reads through DuckDB, or beginnings of URLs. `arrow` is a file of
+    Arrow's format, which `relation` then names.
+    """
+
+    relation: str
+    extensions: tuple[str, ...] = ()
+    statements: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
+    arrow: str | None = None
+
+
+class Opened(Struct, frozen=True):
+    """What a connector gets: the dataset's name, its settings, where it is, and its secret."""
+
+    name: str
+    settings: DatasetSettings
+    location: str
+    secret: str | None
+
+    @property
+    def attached(self) -> str:
+        """The name under which a database of this dataset is attached; no dataset can have it."""
+        return f"__source_{self.name}"
+
+    @property
+    def where(self) -> str:
+        """The place in the settings, for errors."""
+        return f"datasets.{self.name}"
+
+
+Connect = Callable[[Opened], Source]
+
+
+class Connector(Struct, frozen=True):
+    """A kind of sources: `extensions` of DuckDB, and the extra that has them."""
+
+    connect: Connect
+    extensions: tuple[str, ...] = ()
+    extra: str = "data"
+
+
+def quoted(name: str) -> str:
+    """A name as SQL's identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(text: str) -> str:
+    """A text as SQL's literal; UsageError where it has a NUL, which no literal can."""
+    if "\0" in text:
+        raise UsageError("a value of a dataset has a NUL character")
+    return "'" + text.replace("'", "''") + "'"
+
+
+def qualified(location: str, where: str) -> str:
+    """`schema.table` or `table`, quoted. Parts may be written in double quotes."""
+    parts = re.findall(r'\s*("(?:[^"]|"")+"|[^".]+)\s*(?:\.|$)', location)
+    if not parts or len(parts) > 2 or '"' in re.sub(r'"(?:[^"]|"")+"', "", location):
+        raise UsageError(f"{where}.from names {location!r}: write TABLE or SCHEMA.TABLE")
+    return ".".join(part if part.startswith('"') else quoted(part.strip()) for part in parts)
+
+
+def split_table(opened: Opened) -> tuple[str, str]:
+    """The file and the table of PATH#TABLE."""
+    path, mark, table = opened.location.rpartition("#")
+    if not mark or not path or not table:
+        raise UsageError(f"{opened.where}.from names {opened.location!r}: write PATH#TABLE")
+    return path, table
+
+
+def server_fields(opened: Opened, port: int) -> Mapping[str, str]:
+    """Host, port, user, database and password of a database server. The secret is a password or a URL."""
+    settings = opened.settings
+    found = {"host": settings.host, "port": str(settings.port or port)}
+    found |= {"user": settings.user or "", "database": settings.database or ""}
+    secret = opened.secret
+    if secret is not None and "://" in secret:
+        found |= _from_url(secret, opened.where)
+    elif secret is not None:
+        found["password"] = secret
+    return {key: value for key, value in found.items() if value}
+
+
+def _from_url(url: str, where: str) -> dict[str, str]:
+    try:
+        parts = urlsplit(url)
+        port = str(parts.port or "")
+    except ValueError:
+        raise UsageError(f"{where}.secret holds no URL such as postgres://user:password@host/db") from None
+    found = {"host": parts.hostname or "", "port": port, "database": unquote(parts.path.lstrip("/"))}
+    found |= {"user": unquote(parts.username or ""), "password": unquote(parts.password or "")}
+    return {key: value for key, value in found.items() if value}
+
+
+def local_path(path: str) -> str:
+    """A path of this machine, from its root; ~ is the home folder. Patterns stay patterns."""
+    return str(Path(path).expanduser().absolute())

@@ -1,0 +1,181 @@
+"""The process of statements: `python -m headrace.data.worker`, a fork server with DuckDB's extensions loaded.
+
+Each statement runs in a fork, which opens the datasets that the statement names and no others, and which the
+kernel ends at its limits of time (on the clock) and memory, whatever the engine does.
+"""
+
+from __future__ import annotations
+
+import importlib
+import signal
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from headrace.data.guard import Checked, StatementRefused, check
+from headrace.data.job import Column, Copy, Query, Reply, SqlAnswer, SqlFailure, View, decode_job
+from headrace.data.output import Output, TooMuch
+from headrace.data.source import literal, quoted
+from headrace.isolation.fork_server import serve
+
+Connection = Any
+"""DuckDB's, which is there only with its extra."""
+
+THREADS = 2
+BATCH_ROWS = 8192
+
+
+class SourceFailed(Exception):
+    """A dataset cannot be opened."""
+
+    def __init__(self, dataset: str, message: str) -> None:
+        super().__init__(message)
+        self.dataset = dataset
+
+
+class Worker:
+    """Holds the engine as every fork inherits it: one thread, nothing attached, all extensions loaded."""
+
+    def __init__(self, setup: bytes) -> None:
+        self._duckdb = importlib.import_module("duckdb")
+        importlib.import_module("pyarrow")
+        self._connection: Connection = self._duckdb.connect(
+            config={
+                "threads": "1",
+                "allow_unsigned_extensions": "false",
+                "autoinstall_known_extensions": "false",
+                "autoload_known_extensions": "false",
+                "allow_persistent_secrets": "false",
+                "python_enable_replacements": "false",
+                "temp_directory": "",
+            }
+        )
+        for path in msgspec.msgpack.decode(setup, type=list[str]):
+            self._connection.execute(f"LOAD {literal(path)}")
+
+    def __call__(self, payload: bytes) -> bytes:
+        job = decode_job(payload)
+        # Its default action ends the process, also where the engine heeds no interrupt.
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, job.seconds)
+        return msgspec.msgpack.encode(self._reply(job))
+
+    def _reply(self, job: Query | Copy) -> Reply:
+        try:
+            self._limit(job.memory)
+            return _Run(self._connection, job).answer() if isinstance(job, Query) else self._copy(job)
+        except StatementRefused as refused:
+            return SqlFailure("refused", refused.message)
+        except SourceFailed as failed:
+            return SqlFailure("source", str(failed), failed.dataset)
+        except TooMuch as much:
+            return SqlFailure("limit", str(much))
+        except MemoryError:
+            raise
+        except self._duckdb.OutOfMemoryException:
+            raise MemoryError from None
+        except self._duckdb.Error as error:
+            return SqlFailure("failed", _plain(error))
+
+    def _limit(self, memory: int) -> None:
+        self._connection.execute(f"SET memory_limit = '{memory * 8 // 10} B'")
+        self._connection.execute(f"SET threads = {THREADS}")
+
+    def _copy(self, job: Copy) -> SqlAnswer:
+        connection = self._connection
+        open_view(connection, job.view)
+        connection.execute(f"ATTACH {literal(job.path)} AS __copy")
+        view, table = quoted(job.view.name), "__copy.main.data"
+        if job.later_than is None:
+            connection.execute(f"CREATE TABLE {table} AS SELECT * FROM {view}")
+        else:
+            column = quoted(job.later_than)
+            connection.execute(
+                f"INSERT INTO {table} BY NAME SELECT * FROM {view} WHERE {column} > "
+                f"coalesce((SELECT max({column}) FROM {table}), (SELECT min({column}) FROM {view})) "
+                f"OR (SELECT count(*) = 0 FROM {table})"
+            )
+        rows = connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+        connection.execute("DETACH __copy")
+        return SqlAnswer((), rows, b"")
+
+
+class _Run:
+    """One statement in a fork."""
+
+    def __init__(self, connection: Connection, job: Query) -> None:
+        self._connection, self._job = connection, job
+
+    def answer(self) -> SqlAnswer:
+        job, connection = self._job, self._connection
+        views = {view.name.lower(): view for view in job.views}
+        checked = self._check({known: view.name for known, view in views.items()})
+        for name in checked.datasets:
+            open_view(connection, views[name])
+        self._lock([views[name] for name in checked.datasets])
+        text = f"EXPLAIN {checked.text}" if job.explain else checked.text
+        names = tuple(views[name].name for name in checked.datasets)
+        connection.execute(text, list(job.parameters) or None)
+        columns = tuple(Column(str(one[0]), str(one[1])) for one in connection.description)
+        reader = connection.to_arrow_reader(BATCH_ROWS)
+        output = Output(job.format, reader.schema, job.rows, job.bytes)
+        for batch in reader:
+            output.add(batch)
+        return SqlAnswer(columns, output.rows, output.close(), names)
+
+    def _check(self, datasets: dict[str, str]) -> Checked:
+        def call(function: str, argument: str) -> str:
+            found = self._connection.execute(f"SELECT {function}(?)", [argument]).fetchone()
+            return str(found[0])
+
+        return check(
+            self._job.sql,
+            datasets,
+            lambda sql: call("json_serialize_sql", sql),
+            lambda tree: call("json_deserialize_sql", tree),
+        )
+
+    def _lock(self, views: list[View]) -> None:
+        """DuckDB's own switches, behind the guard: no file but the datasets', no setting."""
+        paths = [path for view in views for path in view.source.paths]
+        folders = [folder for view in views for folder in view.source.folders]
+        for setting, values in (("allowed_paths", paths), ("allowed_directories", folders)):
+            self._connection.execute(f"SET {setting} = [{', '.join(map(literal, values))}]")
+        self._connection.execute("SET enable_external_access = false")
+        self._connection.execute("SET lock_configuration = true")
+
+
+def open_view(connection: Connection, view: View) -> None:
+    """Make a dataset readable under its name; SourceFailed says why not."""
+    source = view.source
+    shown = "*" if view.columns is None else ", ".join(map(quoted, view.columns))
+    # OFFSET 0 is a barrier: no condition of a statement is evaluated on rows that the rule removes, whose
+    # values an error would tell.
+    rule = "" if view.where is None else f" WHERE ({view.where}\n) OFFSET 0"
+    try:
+        for statement in source.statements:
+            connection.execute(statement)
+        if source.arrow is not None:
+            dataset = importlib.import_module("pyarrow.dataset").dataset(source.arrow, format="ipc")
+            connection.register(source.relation.strip('"'), dataset)
+        connection.execute(f"CREATE VIEW {quoted(view.name)} AS SELECT {shown} FROM {source.relation}{rule}")
+        connection.execute(f"SELECT * FROM {quoted(view.name)} LIMIT 0")
+    except MemoryError:
+        raise
+    except Exception as error:  # duckdb's, pyarrow's or the file system's
+        message = _plain(error)
+        if view.where is not None or view.columns is not None:
+            message = message.partition("\n")[0].partition("Candidate")[0]
+        raise SourceFailed(view.name, message) from None
+
+
+def _plain(error: Exception) -> str:
+    text = str(error).partition("\n\nStack Trace:")[0]
+    with suppress(ValueError):
+        text = text[: text.index("\n\nLINE ")] if "__source_" in text else text
+    return text.strip()[:2000] or type(error).__name__
+
+
+if __name__ == "__main__":
+    serve(Worker)

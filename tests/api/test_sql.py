@@ -1,0 +1,87 @@
+"""SQL over HTTP: forms of replies, limits of keys, errors."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from in_process import Running
+
+pytest.importorskip("duckdb", reason="needs headrace[data]")
+
+SQL = "SELECT name, count(*) AS n FROM people GROUP BY name ORDER BY name"
+SPICE = "application/vnd.spiceai.sql.v1+json"
+
+
+@pytest.fixture
+def served(serve: Callable[..., Running], tmp_path: Path) -> Running:
+    (tmp_path / "people.csv").write_text("name,city\nAnn,Oslo\nBob,Rome\nBob,Bern\n")
+    people: dict[str, Any] = {"from": f"file:{tmp_path}/people.csv"}
+    limits = {"rows": 100, "seconds": 5, "keys": {"few": {"rows": 1}}}
+    ruled = people | {"where": {"analyst": "city = 'Oslo'"}}
+    gone = f"file:{tmp_path}/gone.csv"
+    return serve(datasets={"people": people, "ruled": ruled, "gone": gone}, sql=limits)
+
+
+def test_forms_of_replies(served: Running) -> None:
+    http = served.http()
+    rows = [{"name": "Ann", "n": 1}, {"name": "Bob", "n": 2}]
+    assert http.post("/v1/sql", json={"sql": SQL}).json() == rows
+    assert http.post("/v1/sql", content=SQL, headers={"content-type": "text/plain"}).json() == rows
+    csv = http.post("/v1/sql", json={"sql": SQL}, headers={"accept": "text/csv"})
+    assert csv.text == "name,n\nAnn,1\nBob,2\n"
+    spice = http.post("/v1/sql", json={"sql": SQL}, headers={"accept": SPICE})
+    assert spice.headers["content-type"] == SPICE
+    body = spice.json()
+    assert body["row_count"] == 2
+    assert body["data"] == rows
+    assert [one["name"] for one in body["schema"]] == ["name", "n"]
+    arrow = http.post("/v1/sql", json={"sql": SQL}, headers={"accept": "application/vnd.apache.arrow.stream"})
+    ipc = pytest.importorskip("pyarrow.ipc")
+    assert ipc.open_stream(io.BytesIO(arrow.content)).read_all().to_pylist() == rows
+    given = {"sql": "SELECT ? + $2 AS x, $1 AS y", "parameters": [1, 2]}
+    assert http.post("/v1/sql", json=given | {"sql": "SELECT $1 + $2 AS x"}).json() == [{"x": 3}]
+    plan = http.post("/v1/sql/explain", json={"sql": SQL}).json()
+    assert plan["datasets"] == ["people"]
+    assert "READ_CSV" in plan["plan"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code", "words"),
+    [
+        ({"sql": "show me people"}, 400, "sql_refused", "not a statement of SQL"),
+        ({"sql": "SELECT 1; SELECT 2"}, 400, "sql_refused", "2 statements"),
+        ({"sql": "SELECT * FROM peeple"}, 400, "sql_refused", "did you mean 'people'"),
+        ({"sql": "SELECT * FROM ruled"}, 400, "sql_refused", "no dataset is named 'ruled'"),
+        ({"sql": "SELECT nme FROM people"}, 400, "sql_failed", "name"),
+        ({"sql": "SELECT 'é"}, 400, "sql_refused", "unterminated"),
+        ({"sql": "SELECT * FROM gone"}, 502, "dataset_unavailable", "'gone'"),
+        ({"sql": "SELECT * FROM range(101)"}, 400, "sql_limit", "more than 100 rows"),
+        ({"sql": "SELECT * FROM people", "max_rows": 2}, 400, "sql_limit", "more than 2 rows"),
+        ({"sql": "SELECT 1", "rows": 2}, 400, None, "rows"),
+        ({"sql": ""}, 400, None, "sql"),
+    ],
+)
+def test_errors(served: Running, body: Any, status: int, code: str | None, words: str) -> None:
+    reply = served.http().post("/v1/sql", json=body)
+    assert reply.status_code == status, reply.text
+    assert words in reply.json()["error"]["message"]
+    assert code is None or reply.json()["error"]["code"] == code
+
+
+def test_datasets_that_a_key_reads(served: Running) -> None:
+    found = served.http().get("/v1/datasets").json()
+    assert [(one["name"], one["from"], one["status"]) for one in found] == [
+        ("people", "file", "ready"),
+        ("gone", "file", "ready"),
+    ]
+
+
+def test_no_datasets(server: Running) -> None:
+    assert server.http().get("/v1/datasets").json() == []
+    reply = server.http().post("/v1/sql", json={"sql": "SELECT 1"})
+    assert reply.status_code == 501
+    assert "[datasets]" in reply.json()["error"]["message"]

@@ -1,0 +1,64 @@
+"""The tree of EXPLAIN: its parts follow each other and sum to the whole."""
+
+from __future__ import annotations
+
+from msgspec import UNSET
+
+from headrace.engine.request import Timing, Usage
+from headrace.engine.step_share import StepShare
+from headrace.telemetry.explain import EngineTrace, ExplainNode, Stage, explain
+
+
+def share(kind: str, start_s: float, end_s: float, **more: float) -> StepShare:
+    known = {"steps": 1, "seconds": end_s - start_s, "run_s": 0.0, "propose_s": 0.0, "predicted_s": 0.0}
+    return StepShare(kind, start_s, end_s, **known | {"tokens": 1, "rows": 1, "batch_tokens": 1} | more)
+
+
+def sums(node: ExplainNode) -> None:
+    """What the children of every node take is the node's time."""
+    if node.children is UNSET:
+        return
+    assert abs(sum(one.measured_s for one in node.children) - node.measured_s) < 2e-4, node.name
+    for child in node.children:
+        sums(child)
+
+
+TRACE = EngineTrace(
+    submitted_s=0.02,
+    ended_s=0.3,
+    usage=Usage(40, 9, 16, "evicted"),
+    timing=Timing(0.01, 0.05, 0.27),
+    shares=(
+        share("prefill", 0.01, 0.04, predicted_s=0.03),
+        share("decode", 0.06, 0.2, steps=8, seconds=0.1, predicted_s=0.11, drafted=4, accepted=3),
+        share("prefill", 0.2, 0.25),
+    ),
+)
+
+
+def test_parts_sum_and_say_what_they_are() -> None:
+    stages = [Stage("prepare", 0.001, 0.015), Stage("template", 0.002, 0.004, {"messages": 2})]
+    root = explain(stages, [TRACE], 0.31)
+    sums(root)
+    assert root.children is not UNSET
+    assert [one.name for one in root.children] == ["other", "prepare", "other", "engine", "other"]
+    engine = root.children[3]
+    assert engine.children is not UNSET
+    names = ["queue", "prefill 1", "wait for a turn", "decode", "prefill 2", "other", "other"]
+    assert [one.name for one in engine.children] == names
+    first, decode = engine.children[1], engine.children[3]
+    assert first.detail == {"tokens": 1, "batch": 1.0, "cached_tokens": 16, "cache_miss": "evicted"}
+    assert first.predicted_s == 0.03
+    assert decode.detail["steps"] == 8 and decode.detail["accepted"] == 3
+    assert abs(decode.detail["waited_s"] - 0.04) < 1e-9
+
+
+def test_several_prompts_are_concurrent() -> None:
+    root = explain([], [TRACE, TRACE], 0.31)
+    [engine] = [one for one in root.children or () if one.name == "engine"]
+    assert [one.name for one in engine.children or ()] == ["prompt 0", "prompt 1"]
+    assert all(one.detail["concurrent"] for one in engine.children or ())
+
+
+def test_nothing_noted() -> None:
+    assert explain([], [], 0.5) == ExplainNode("request", 0.5)
