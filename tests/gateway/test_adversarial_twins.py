@@ -19,7 +19,13 @@ from headrace.gateway.near_answers import NEIGHBORS, agreed
 from headrace.gateway.response_key import WITHOUT_EFFECT, ModelIdentity, key_of
 from headrace.gateway.typed_values import NotEncodable, decode_value, encode_value
 from headrace.grammar.constraint import Constraint
-from headrace.inference.requests import ChatRequest, CompletionRequest, ReasoningSettings, ScalingSettings
+from headrace.inference.requests import (
+    ChatRequest,
+    CompletionRequest,
+    ReasoningSettings,
+    RouteWishes,
+    ScalingSettings,
+)
 from headrace.sampling.params import PARAMETERS, SamplingParams, with_defaults
 
 PAIRS = list(twins())
@@ -45,6 +51,7 @@ CHANGED: dict[str, Any] = {
     "prediction": "hello",
     "prompts": ("other",),
     "suffix": "end",
+    "route": RouteWishes(quality=0.99),
 }
 EQUAL: dict[str, Any] = {
     "id": "other",

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from headrace.errors import HeadraceError
 from headrace.gateway.gate import Gate, problem_of
-from headrace.gateway.planning import Plan
+from headrace.gateway.planning import RoutePlan
 from headrace.gateway.policies.registry import policy_named
 from headrace.gateway.routes import Route
 from headrace.gateway.routing_handler import RoutingHandler
@@ -104,7 +104,7 @@ async def explain(
     )
 
 
-def _verdict(state: TargetState, route: Route, plan: Plan) -> str:
+def _verdict(state: TargetState, route: Route, plan: RoutePlan) -> str:
     """Whether a target can honor the parameters of a request."""
     if state.remote is None:
         return "ok"

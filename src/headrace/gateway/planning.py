@@ -39,7 +39,7 @@ MOST_KEPT = 32
 NO_WISHES = RouteWishes()
 
 
-class Plan(Struct, frozen=True):
+class RoutePlan(Struct, frozen=True):
     """The targets of a request in the order in which they are tried, and why. `private` is what was found of
     personal data, None where nothing was looked for. `excluded` has what each other target lacks."""
 
@@ -60,7 +60,7 @@ class Planner:
 
     async def plan(
         self, route: Route, states: Sequence[TargetState], request: InferenceRequest, call: CallContext
-    ) -> Plan:
+    ) -> RoutePlan:
         """The plan of a request, whose `states` are those of the route's targets. InvalidRequest where no
         target is left."""
         asked = only_generates(request, route.name)
@@ -93,7 +93,7 @@ class Planner:
         asked = _as_wished(asked, wishes, effort)
         if private is not None and private.redacted is not None:
             private = replace(private, redacted=_as_wished(private.redacted, wishes, effort))
-        return Plan(asked, tuple(kept), facts, tuple(candidates), private, tuple(excluded))
+        return RoutePlan(asked, tuple(kept), facts, tuple(candidates), private, tuple(excluded))
 
     async def _facts(
         self,
@@ -193,7 +193,7 @@ def looks_for_personal_data(route: Route, request: InferenceRequest) -> bool:
     return asked or route.settings.privacy != "off" or route.settings.route == "privacy"
 
 
-def purse_of(plan: Plan, states: Sequence[TargetState]) -> Purse | None:
+def purse_of(plan: RoutePlan, states: Sequence[TargetState]) -> Purse | None:
     """What bounds the money of the request; None where it says nothing of it."""
     wishes = plan.request.route
     if wishes is None or wishes.max_usd is None:
@@ -203,7 +203,7 @@ def purse_of(plan: Plan, states: Sequence[TargetState]) -> Purse | None:
     return Purse(int(wishes.max_usd * 1e9), known)
 
 
-def check_uncertified(plan: Plan, call: CallContext) -> None:
+def check_uncertified(plan: RoutePlan, call: CallContext) -> None:
     """The large model of a cascade may not be asked: the small one answers, with a warning; InvalidRequest
     where the request asks for a quality."""
     said = "; ".join(f"{one.name!r}: {why}" for one, why in plan.excluded)

@@ -14,7 +14,7 @@ from headrace.gateway.direct_names import MAX_KEPT, DirectNames
 from headrace.gateway.gate import GateStore
 from headrace.gateway.hedging import HedgeShare
 from headrace.gateway.planning import (
-    Plan,
+    RoutePlan,
     Planner,
     check_uncertified,
     is_plain,
@@ -215,7 +215,7 @@ class RoutingHandler:
     def _cascade(
         self,
         route: Route,
-        plan: Plan,
+        plan: RoutePlan,
         ordered: Sequence[TargetState],
         states: Sequence[TargetState],
         call: CallContext,
