@@ -4,7 +4,12 @@
 
 DATA is the folder of shared data. The texts of both tasks are domains that `embed` was not trained on. Heads
 are trained on different halves of them. In each resplit of the rest, thresholds are chosen from the scores of
-a tenth, one half of what is left certifies, the other half says how often the answers are really wrong.
+a tenth, one half of what is left certifies, the other half says how often fresh answers are wrong.
+
+The theorem bounds the error rate of the population, not that of the fresh half, which scatters around it and is
+worse where the certifying half was lucky. So both are counted: resplits in which the fresh half is above the
+risk, and resplits in which all texts that the head was not trained on are. All resplits of a head share its
+texts: they are no independent trials.
 """
 
 from __future__ import annotations
@@ -57,6 +62,7 @@ def main() -> None:
     random = np.random.default_rng(0)
     answered: dict[float, list[float]] = {risk: [] for risk in RISKS}
     errors: dict[float, list[float]] = {risk: [] for risk in RISKS}
+    overall: dict[float, list[float]] = {risk: [] for risk in RISKS}
     right: list[float] = []
     for _ in range(HEADS):
         trained, rest = np.split(random.permutation(len(texts)), [int(len(texts) * TRAINED)])
@@ -76,14 +82,20 @@ def main() -> None:
                     score[known], is_wrong[known], thresholds, risk=risk, confidence=CONFIDENCE
                 )
                 passed = score[fresh] >= (np.inf if certificate is None else certificate.threshold)
+                every = score >= (np.inf if certificate is None else certificate.threshold)
+                overall[risk].append(is_wrong[every].mean() if every.any() else 0.0)
                 answered[risk].append(passed.mean())
                 errors[risk].append(is_wrong[fresh][passed].mean() if passed.any() else 0.0)
     print(f"{asked.resplits} resplits; the classifier is right in {np.mean(right):.1%}")
-    print("| risk | answered by the small model | wrong among these | resplits above the risk |")
-    print("|---|---|---|---|")
+    print(
+        "| risk | answered by the small model | wrong among these | fresh half above the risk | all texts |"
+    )
+    print("|---|---|---|---|---|")
     for risk in RISKS:
         broken = float(np.mean(np.array(errors[risk]) > risk))
-        print(f"| {risk:.0%} | {np.mean(answered[risk]):.1%} | {np.mean(errors[risk]):.1%} | {broken:.1%} |")
+        beyond = float(np.mean(np.array(overall[risk]) > risk))
+        shown = (np.mean(answered[risk]), np.mean(errors[risk]), broken, beyond)
+        print(f"| {risk:.0%} | " + " | ".join(f"{value:.1%}" for value in shown) + " |")
 
 
 if __name__ == "__main__":

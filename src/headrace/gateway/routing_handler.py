@@ -14,8 +14,8 @@ from headrace.gateway.direct_names import MAX_KEPT, DirectNames
 from headrace.gateway.gate import GateStore
 from headrace.gateway.hedging import HedgeShare
 from headrace.gateway.planning import (
-    RoutePlan,
     Planner,
+    RoutePlan,
     check_uncertified,
     is_plain,
     looks_for_personal_data,
