@@ -6,11 +6,10 @@ DATA is the folder of shared data. The texts of both tasks are domains that `emb
 are trained on different halves of them. In each resplit of the rest, thresholds are chosen from the scores of
 a tenth, one half of what is left certifies, the other half says how often fresh answers are wrong.
 
-The theorem bounds the error rate of the population, not that of the fresh half, which scatters around it and
-is worse where the certifying half was lucky. So both are counted: resplits in which the fresh half is above
-the risk, and resplits in which all texts that the head was not trained on are. All resplits of a head share
-its texts: they are no independent trials.
-"""
+The theorem bounds the error rate of the population, not that of the fresh half, which scatters around it
+and is worse where the certifying half was lucky. So both are counted: resplits in which the fresh half is
+above the risk, and resplits in which all texts that the head was not trained on are. All resplits of a head
+share its texts: they are no independent trials."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -9,9 +10,12 @@ from typing import Any
 import pytest
 from in_process import Running, running_server
 
-from headrace.api.http.explaining import with_field
+from headrace.api.http.call_context import HttpCall
+from headrace.api.http.explaining import Explaining, with_field
+from headrace.inference.accounts import Account
 from headrace.loading.loader import load_model
 from headrace.loading.options import EngineOptions
+from headrace.storage.keys import KeyLimits
 
 ASK = [{"role": "user", "content": "list the files of a folder by size"}]
 HEADER = {"X-Headrace-Explain": "1"}
@@ -94,3 +98,58 @@ def test_a_constraint_and_drafts_are_parts(server: Running) -> None:
 )
 def test_the_field_is_in_the_last_object(body: bytes, after: bytes) -> None:
     assert with_field(body, b"1") == after
+
+
+def sent(
+    media_type: str, *bodies: bytes, length: int | None = None
+) -> tuple[dict[bytes, bytes], list[bytes]]:
+    """The headers and bodies of an explained reply that is sent in so many messages."""
+    messages: list[Any] = []
+
+    async def send(message: Any) -> None:
+        messages.append(message)
+
+    async def reply() -> None:
+        account = Account("", KeyLimits(None, None, None, None))
+        call = HttpCall(request_id="r", method="POST", path="/", account=account, explain=True)
+        explaining = Explaining(call, send)
+        headers = [(b"content-type", media_type.encode())]
+        if length is not None:
+            headers.append((b"content-length", str(length).encode()))
+        await explaining({"type": "http.response.start", "status": 200, "headers": headers})
+        for place, body in enumerate(bodies):
+            more = place < len(bodies) - 1
+            await explaining({"type": "http.response.body", "body": body, "more_body": more})
+
+    asyncio.run(reply())
+    return dict(messages[0]["headers"]), [one["body"] for one in messages[1:]]
+
+
+def test_a_length_is_that_of_the_explained_body() -> None:
+    headers, [body] = sent("application/json", b'{"a":1}', length=7)
+    assert headers[b"content-length"] == str(len(body)).encode() and b'"explain"' in body
+
+
+def test_json_in_several_messages_keeps_its_length_and_bytes() -> None:
+    headers, bodies = sent("application/json", b'{"a":', b"1}", length=7)
+    assert headers[b"content-length"] == b"7" and b"".join(bodies) == b'{"a":1}'
+
+
+def test_nothing_follows_the_end_of_a_stream() -> None:
+    end = b'data: {"a":1}\n\ndata: [DONE]\n\n'
+    assert sent("text/event-stream", b"data: {}\n\n", end, b"")[1][-1] == b""
+
+
+def test_what_is_read_is_not_explained(server: Running) -> None:
+    http = server.http()
+    plain, explained = http.head("/v1/models"), http.head("/v1/models", headers=HEADER)
+    assert explained.headers["content-length"] == plain.headers["content-length"] != "0"
+    assert '"explain"' not in http.get("/v1/models", headers=HEADER).text
+
+
+def test_a_stream_of_one_line_has_its_length(server: Running) -> None:
+    """What Ollama answers for a model that is here is one line with a length, which the tree changes."""
+    reply = server.http().post("/api/pull", json={"model": "mini", "explain": True})
+    assert reply.status_code == 200
+    assert "explain" in reply.json()
+    assert int(reply.headers["content-length"]) == len(reply.content)

@@ -97,7 +97,7 @@ def test_moderation_without_a_classifier_is_refused(server: Running) -> None:
 
 def test_a_guard_whose_model_is_not_served_stops_the_start(server: Running, tmp_path: Path) -> None:
     guard = {"kind": "classifier", "model": "nowhere", "labels": ["BAD"]}
-    settings = Settings(guards={"g": guard}, store=str(tmp_path / "store.sqlite3"))
+    settings = Settings(guards={"g": guard}, store=tmp_path / "store.sqlite3")
     spec = ModelSpec(name="fake/model", model="fake/model", options=EngineOptions(), aliases=("other",))
     service = Service(ModelManager.fixed(server.model, spec), settings)
     try:

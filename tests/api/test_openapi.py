@@ -24,8 +24,12 @@ EXAMPLES = os.environ.get("TEST_API_EXAMPLES", "50")  # of each operation; 500 b
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[Running]:
-    with running_server(FakeModel(engine=FakeEngine("answer")), offline=True) as server:
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    people = tmp_path_factory.mktemp("datasets") / "people.csv"
+    people.write_text("name\nAnn\n")
+    datasets = {"people": {"from": f"file:{people}"}}
+    model = FakeModel(engine=FakeEngine("answer"))
+    with running_server(model, offline=True, datasets=datasets, sql={"seconds": 5}) as server:
         yield server
 
 

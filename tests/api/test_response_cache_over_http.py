@@ -90,3 +90,17 @@ def test_keys_do_not_share(model: LoadedModel, tmp_path: Path) -> None:
             for key in ("sk-ann", "sk-eve", "sk-ann", "sk-eve")
         ]
     assert said == ["none", "none", "exact", "exact"]
+
+
+def test_a_model_that_is_not_to_stay_is_not_looked_at(model: LoadedModel, tmp_path: Path) -> None:
+    """To look at it would load it before the request, and once more after it."""
+    with running_server(model, cache={}, store=str(tmp_path / "d.sqlite3")) as server:
+        for kept, expected in ((0, ["none", "none"]), ("5m", ["none", "exact"])):
+            asked = {"model": model.name, "stream": False, "options": {"temperature": 0, "num_predict": 5}}
+            for header in expected:
+                messages = [{"role": "user", "content": "sort a file"}]
+                reply = server.http().post(
+                    "/api/chat", json=asked | {"messages": messages, "keep_alive": kept}
+                )
+                assert reply.status_code == 200 and reply.headers["x-headrace-cache"] == header, reply.text
+                time.sleep(0.05)

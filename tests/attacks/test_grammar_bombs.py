@@ -109,6 +109,7 @@ def test_the_compiler_is_started_again_when_it_is_killed(grammars: Grammars) -> 
 
 def test_a_fork_that_is_killed_is_no_fault_of_its_grammar(grammars: Grammars) -> None:
     """The kernel kills one of them for want of memory; what the next one is asked for compiles."""
+    grammars.matcher(Constraint("regex", "before the fork"))  # it starts with the first grammar
     [server] = children_of(os.getpid(), "headrace.grammar.compile_server")
     bomb = schema_constraint(numbered(SCHEMAS["20 patterns at once"], 2), param="response_format")
     compiling = grammars.compile(bomb)

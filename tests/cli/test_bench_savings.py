@@ -7,8 +7,11 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from invocation import Outcome
+
+from headrace.cli.bench.savings import certified
 
 TINY = {
     "architectures": ["LlamaForCausalLM"],
@@ -33,7 +36,7 @@ def test_the_engine_with_an_api_is_refused(inside: Callable[..., Outcome]) -> No
 def test_parts_sum_and_what_is_planted_is_found(inside: Callable[..., Outcome], tmp_path: Path) -> None:
     config, table, picture = tmp_path / "config.json", tmp_path / "bill.csv", tmp_path / "bill.png"
     config.write_text(json.dumps(TINY))
-    asked = ["--requests", "24", "--per-second", "20", "--history", "80", "--repeats", "1", "--plant", "0.05"]
+    asked = ["--requests", "20", "--per-second", "50", "--history", "60", "--repeats", "1", "--plant", "0.05"]
     files = ["--large-config", str(config), "--csv", str(table), "--png", str(picture)]
     outcome = inside("bench", "savings", "--engine", "--json", *asked, *files)
     assert outcome.code == 0, outcome.stderr
@@ -47,6 +50,20 @@ def test_parts_sum_and_what_is_planted_is_found(inside: Callable[..., Outcome], 
     assert lossy == {"quantization", "KV quantization", "routing", "student"}
     assert [run["added"] for run in found["engine"]][:2] == ["none", "batching"]
     assert all(run["measured_nano"] > 0 for run in found["engine"])
-    rows = list(csv.DictReader(table.open()))
+    with table.open(newline="") as file:
+        rows = list(csv.DictReader(file))
     assert sum(int(row["saves_nano_usd"]) for row in rows) == bill["base_nano"] - bill["total_nano"]
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_every_label_certifies_and_others_choose_the_thresholds() -> None:
+    """A model that is right in its better half only. With a fifth of 300 labels spent on thresholds nothing
+    was certified."""
+    random = np.random.default_rng(4)
+    scores, others = random.random(300), random.random(90)
+    wrong = (scores < 0.5) & (random.random(300) < 0.8)
+    found = certified(scores.tolist(), wrong.tolist(), others.tolist(), 0.05)
+    assert found is not None and found.labeled == 300
+    assert 0.45 < found.threshold < 0.65
+    assert found.threshold in others and found.upper <= 0.05
+    assert certified(scores.tolist(), [True] * 300, others.tolist(), 0.05) is None

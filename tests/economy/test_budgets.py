@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from recording import NOON, FakeClock, attempt, recorder, reserve, usage
 
 from headrace.economy.budget_settings import Attempted, read_budgets
+from headrace.economy.grouped_work import GroupedWork
 from headrace.economy.holder import Holder, has_ended, this_process
 from headrace.errors import BudgetExceeded, PriceUnknown, UsageError
 from headrace.inference.attempts import Hold
+from headrace.storage.database import Database
 
 MOST = 100 * 1_000 + 10 * 10_000 + 3  # what `reserve` sets aside; 3 for roundings
 
@@ -355,3 +359,25 @@ class Spending(RuleBasedStateMachine):
 
 Spending.TestCase.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
 TestSpending = Spending.TestCase
+
+
+def test_work_that_fails_half_way_leaves_nothing_beside_what_does_not() -> None:
+    """Also where the store is not what fails: in a group, as alone."""
+    database, gate = Database(None), threading.Event()
+    work = GroupedWork(database, "test")
+
+    def insert(name: str) -> str:
+        with database.transaction():
+            database.execute("INSERT INTO secrets VALUES (?, 'x')", (name,))
+            return {"a": "done", "b": "done"}[name]
+
+    async def run() -> list[Any]:
+        work.submit(gate.wait)
+        begun = [work.start(partial(insert, name)) for name in ("a", "broken", "b")]
+        gate.set()
+        return await asyncio.gather(*begun, return_exceptions=True)
+
+    first, broken, last = asyncio.run(run())
+    work.close()
+    assert first == last == "done" and isinstance(broken, KeyError)
+    assert database.query("SELECT name FROM secrets ORDER BY name") == [("a",), ("b",)]

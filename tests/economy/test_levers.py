@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from msgspec.structs import replace as changed
+from numpy.typing import NDArray
 
 from headrace.economy.lever_bill import LeverQuality, lever_bill
 from headrace.economy.levers import (
@@ -17,6 +19,7 @@ from headrace.economy.levers import (
     LeverGame,
     LeverPrices,
     LeverSpeeds,
+    SpeedDraws,
     lever_cost,
     plan,
 )
@@ -208,3 +211,56 @@ def test_hedging_costs_money_and_bounds_the_slowest_first_tokens() -> None:
     hedged = lever_cost(CALLS, frozenset({"hedging"}), SPEEDS, PRICES)
     assert hedged.nano_usd > plain.nano_usd
     assert hedged.first_s.max() < plain.first_s.max()
+
+
+def test_other_speeds_with_the_same_work_cost_what_a_simulation_with_them_costs() -> None:
+    """Requests one at a time do the same work at any speed, so there the draws are exact."""
+    factor = np.array([[1.0], [1.1]])
+    draws = SpeedDraws(
+        steps={name: factor * np.array(one.coefficients) for name, one in SPEEDS.steps.items()},
+        paces={name: np.ones(2) for name in SPEEDS.paces},
+    )
+    speeds = changed(SPEEDS, draws=draws)
+    slower = changed(
+        SPEEDS, steps={name: speed_of(1.1 * np.array(one.coefficients)) for name, one in SPEEDS.steps.items()}
+    )
+    for levers in (frozenset[str](), frozenset({"quantization", "routing"})):
+        run = lever_cost(CALLS, levers, speeds, PRICES)
+        assert run.draws[0] == pytest.approx(run.nano_usd, rel=1e-6)
+        assert run.draws[1] == pytest.approx(lever_cost(CALLS, levers, slower, PRICES).nano_usd, rel=1e-6)
+
+
+def speed_of(coefficients: NDArray[np.float64]) -> StepSpeed:
+    a, b, c, d = coefficients.tolist()
+    return StepSpeed(base_s=a, per_prompt_token_s=b, per_row_s=c, per_pair_s=d, max_rows=16)
+
+
+def test_intervals_contain_the_error_of_the_calibration() -> None:
+    """Quantization that some rounds found useless and others twice as good: its interval says so."""
+    random = np.random.default_rng(1)
+    noise = {False: np.ones((100, 1)), True: random.uniform(0.8, 1.2, (100, 1))}
+    draws = SpeedDraws(
+        steps={name: noise[name[1]] * np.array(one.coefficients) for name, one in SPEEDS.steps.items()},
+        paces={name: np.ones(100) for name in SPEEDS.paces},
+    )
+    noisy = changed(SPEEDS, draws=draws)
+    exact, other = (
+        {line.name: line for line in lever_bill(LEVERS, one, QUALITIES).lines}
+        for one in (game(), LeverGame(lambda levers: lever_cost(CALLS, levers, noisy, PRICES)))
+    )
+    widths = {name: other[name].high - other[name].low for name in other}
+    assert widths["quantization"] > 1.5 * (exact["quantization"].high - exact["quantization"].low)
+    assert (other[NOOP].low, other[NOOP].high) == (0, 0)
+    assert other["quantization"].saves_nano == exact["quantization"].saves_nano
+
+
+def test_the_usual_service_is_a_baseline_of_its_own() -> None:
+    usual = frozenset({"batching", "prefix cache"})
+    whole = game(0.05)
+    rest = [name for name in (*LEVERS, PLANTED) if name not in usual]
+    bill = lever_bill(rest, whole.beside(usual), QUALITIES)
+    assert bill.base_nano == whole.cost(usual)
+    assert sum(line.saves_nano for line in bill.lines) == bill.base_nano - bill.total_nano
+    values = {line.name: line.saves_nano / bill.base_nano for line in bill.lines}
+    assert values[NOOP] == 0
+    assert values[PLANTED] == pytest.approx(-0.05, abs=0.001)

@@ -29,7 +29,8 @@ from headrace.errors import BudgetExceeded, StoreBusy, StoreError
 from headrace.storage.ledger_store import ledger_store
 
 psycopg = pytest.importorskip("psycopg", reason="the extra postgres is not installed")
-from headrace.storage.postgres import PostgresDatabase  # noqa: E402  (needs the extra)
+from headrace.storage import postgres  # noqa: E402  (needs the extra)
+from headrace.storage.postgres import PostgresDatabase  # noqa: E402
 
 pytestmark = pytest.mark.skipif(binaries() is None, reason="PostgreSQL (initdb, pg_ctl) is not installed")
 OPENED: list[LedgerRecorder] = []
@@ -190,3 +191,16 @@ def test_no_server_is_busy_and_no_password_is_shown(tmp_path: Path) -> None:
         with pytest.raises((StoreBusy, StoreError)) as raised:
             ledger_store(None, url).query("SELECT 1")  # type: ignore[arg-type]
         assert "sesame" not in str(raised.value)
+
+
+def test_a_turn_that_does_not_come_leaves_the_connection_usable(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "LOCK_TIMEOUT_S", 1)
+    one, other = PostgresDatabase(url), PostgresDatabase(url)
+    assert other.execute("DELETE FROM holds") == 0
+    with one.transaction(), pytest.raises(StoreBusy):
+        other.execute("DELETE FROM holds")
+    assert other.execute("DELETE FROM holds") == 0
+    for database in (one, other):
+        database.close()

@@ -48,6 +48,8 @@ class Echo:
 
     def __init__(self, reply: Callable[[ChatRequest, int], str] | None = None) -> None:
         self.requests: list[ChatRequest] = []
+        self.calls: list[CallContext] = []
+        self.keeps = True
         self.cancelled = 0
         self.hold = asyncio.Event()
         self.hold.set()
@@ -56,6 +58,8 @@ class Echo:
 
     async def handle(self, request: Any, call: CallContext) -> AsyncGenerator[Batch]:
         self.requests.append(request)
+        self.calls.append(call)
+        call.no_store = not self.keeps
         text = self._reply(request, len(self.requests))
         call.model = "m"
         try:
@@ -113,6 +117,7 @@ class Cached:
         self.handler = CachingHandler(
             inner, self.cache, self.settings, self.identify, is_idle=lambda: True, near=near
         )
+        self.handler.audits._draw = lambda: 1.0  # no audits, unless a test wants them: answers are no model's
 
     async def identify(self, request: GenerationRequest, call: CallContext) -> ModelIdentity:
         params = with_defaults(SamplingParams(), request.sampling) if self.is_local else None

@@ -270,3 +270,32 @@ def test_a_near_answer_is_the_prediction_and_changes_nothing_else() -> None:
         assert isinstance(other[1][-1][-1], PromptFinished)
 
     run(check())
+
+
+def test_an_explained_request_has_a_trace_of_its_own() -> None:
+    async def check() -> None:
+        echo = Echo()
+        echo.hold.clear()
+        cached = Cached(echo)
+        calls = [call_of(), call_of(explain=True), call_of(explain=True)]
+        asking = [asyncio.ensure_future(cached.ask(chat("a"), call)) for call in calls]
+        await asyncio.sleep(0.01)
+        assert len(echo.requests) == 3 and [call.explain for call in echo.calls] == [False, True, True]
+        assert echo.calls[1].stages is calls[1].stages and echo.calls[1].traces is calls[1].traces
+        echo.hold.set()
+        await asyncio.gather(*asking)
+        assert [one.name for one in calls[1].stages] == ["response cache"] and not calls[0].stages
+        assert (await cached.ask(chat("a"), call_of(explain=True)))[2] == "exact"
+
+    run(check())
+
+
+def test_what_a_handler_says_is_not_to_be_kept_is_not() -> None:
+    async def check() -> None:
+        echo = Echo()
+        echo.keeps = False
+        cached = Cached(echo)
+        assert await _twice(cached, *[chat("a")] * 2) == ["none", "none"]
+        assert not len(cached.cache)
+
+    run(check())

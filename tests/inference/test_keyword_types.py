@@ -58,7 +58,9 @@ def test_the_other_keywords_are_those_that_requests_read() -> None:
         *keywords.CONSTRAINTS,
         *keywords.SCALING,
         *keywords.REQUEST,
+        *keywords.URGENCY,
         keywords.GUARD,
+        keywords.EXPLAIN,
     }
     assert chat - generate == {*keywords.CHAT, *keywords.REASONING}
     completion_request("x", dict.fromkeys(generate - sampling))

@@ -12,6 +12,7 @@ from headrace.gateway.direct_names import MAX_KEPT, DirectNames
 from headrace.providers.target import read_providers
 
 Start = Callable[..., Gateway]
+DIRECT: Any = {"direct": True}
 ASK: list[Any] = [{"role": "user", "content": "hi"}]
 
 
@@ -21,7 +22,7 @@ def post(server: Any, model: str) -> Any:
 
 @pytest.mark.parametrize("model", ["big-1", "org/big-1", "big:free", "a@b", "big.1"])
 def test_a_model_of_a_provider(gateway: Start, model: str) -> None:
-    server, provider = gateway()
+    server, provider = gateway(provider=DIRECT)
     reply = post(server, f"work/{model}")
     assert reply.status_code == 200, reply.text
     assert reply.json()["model"] == f"work/{model}"
@@ -30,7 +31,7 @@ def test_a_model_of_a_provider(gateway: Start, model: str) -> None:
 
 
 def test_on_every_surface(gateway: Start) -> None:
-    server, provider = gateway()
+    server, provider = gateway(provider=DIRECT)
     http = server.http()
     message = {"model": "work/m", "messages": ASK, "max_tokens": 9}
     assert http.post("/v1/messages", json=message).status_code == 200
@@ -59,22 +60,23 @@ def test_on_every_surface(gateway: Start) -> None:
     ],
 )
 def test_what_can_be_no_name_is_refused(gateway: Start, model: str) -> None:
-    server, provider = gateway()
+    server, provider = gateway(provider=DIRECT)
     reply = post(server, f"work/{model}")
     assert reply.status_code == 400 and reply.json()["error"]["param"] == "model", reply.text
     assert not provider.exchanges
 
 
 def test_an_unknown_provider_is_named_with_those_that_are_there(gateway: Start) -> None:
-    server, provider = gateway()
+    server, provider = gateway(provider=DIRECT)
     reply = post(server, "other/m")
     assert reply.status_code == 404 and reply.json()["error"]["code"] == "model_not_found"
     assert "which are: work" in reply.json()["error"]["message"]
     assert not provider.exchanges
 
 
-def test_a_provider_may_be_left_out(gateway: Start) -> None:
-    server, provider = gateway(provider={"direct": False})
+@pytest.mark.parametrize("table", [{}, {"direct": False}])
+def test_a_provider_that_does_not_say_so_has_no_such_names(gateway: Start, table: Any) -> None:
+    server, provider = gateway(provider=table)
     assert post(server, "work/m").status_code == 404
     assert post(server, "far").status_code == 200
     assert len(provider.exchanges) == 1
@@ -82,21 +84,22 @@ def test_a_provider_may_be_left_out(gateway: Start) -> None:
 
 def test_models_of_this_machine_go_first(gateway: Start) -> None:
     server, provider = gateway(
-        providers={"fake": {"dialect": "openai_chat", "base_url": "http://127.0.0.1:1/v1"}}
+        providers={"fake": {"dialect": "openai_chat", "base_url": "http://127.0.0.1:1/v1", **DIRECT}}
     )
     assert post(server, "fake/model").status_code == 200  # the local model of that name
     assert not provider.exchanges
 
 
 def test_they_are_not_listed(gateway: Start) -> None:
-    server, _ = gateway()
+    server, _ = gateway(provider=DIRECT)
     post(server, "work/m")
     listed = {one["id"] for one in server.http().get("/v1/models").json()["data"]}
     assert "far" in listed and "work/m" not in listed
 
 
 def test_many_names_take_no_more_memory() -> None:
-    providers = read_providers({"work": {"dialect": "openai_chat", "base_url": "http://127.0.0.1:1/v1"}})
+    table = {"dialect": "openai_chat", "base_url": "http://127.0.0.1:1/v1", **DIRECT}
+    providers = read_providers({"work": table})
     names = DirectNames(providers, lambda name: False)
     first = names.find("work/m0")
     for number in range(MAX_KEPT):

@@ -7,6 +7,7 @@ import json
 import random
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -246,3 +247,23 @@ def test_a_provider_that_bills_more_than_it_may_closes_the_budget(gateway: Any, 
     [(_, entry)] = LedgerRecorder(Database(store), PriceBook(PRICE)).ledger.entries()
     assert entry.status == "disputed" and entry.nano_usd == 29_000_000
     assert "9,000 tokens of input, by what was sent and received at most" in entry.reason
+
+
+def test_an_answer_that_a_budget_cut_is_not_kept(gateway: Any, tmp_path: Path) -> None:
+    model = {"cache": True}
+    for usd, expected in ((0.01, "none"), (1, "exact")):
+        store = tmp_path / f"{usd}"
+        budgets = {"all": {"usd": usd}}
+        server, _ = gateway(
+            say(delta(content="Hi"), delta(finish="stop"), usage(5, 1)),
+            prices=PRICE,
+            budgets=budgets,
+            store=str(store),
+            model=model,
+            cache={},
+        )
+        body = {"model": "far", "messages": ASK, "max_tokens": 5_000, "temperature": 0}
+        for header in ("none", expected):
+            reply = server.http().post("/v1/chat/completions", json=body)
+            assert reply.headers["x-headrace-cache"] == header, (usd, reply.text)
+            time.sleep(0.1)  # it is kept after the reply

@@ -39,7 +39,7 @@ def test_anthropics(gateway: Start) -> None:
 
 
 def test_googles(gateway: Start) -> None:
-    server, provider = gateway(counted(totalTokens=43), provider={"dialect": "google"})
+    server, provider = gateway(counted(totalTokens=43), provider={"dialect": "google", "direct": True})
     reply = server.http().post("/v1/messages/count_tokens", json={**BODY, "model": "work/big"})
     assert reply.status_code == 200 and reply.json() == {"input_tokens": 43}, reply.text
     (exchange,) = provider.exchanges

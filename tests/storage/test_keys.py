@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import InvalidRequest
-from headrace.storage import database as databases
 from headrace.storage.aliases import Alias, Aliases
 from headrace.storage.database import Database
 from headrace.storage.keys import KeyLimits, Keys, digest_of
@@ -60,15 +59,13 @@ def test_scopes_and_urgency_are_kept(tmp_path: Path) -> None:
     database.close()
 
 
-def test_keys_of_older_versions_keep_only_inference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_of_older_versions_keep_only_inference(tmp_path: Path) -> None:
     path = tmp_path / "store.sqlite3"
     older = {name: steps for name, steps in MIGRATIONS.items() if name != "scopes"}
-    with monkeypatch.context() as patched:
-        patched.setattr(databases, "MIGRATIONS", older)
-        database = Database(path)
-        database.execute("INSERT INTO keys (name, digest, created_s) VALUES ('old', x'01', 1)")
-        database.execute("INSERT INTO aliases VALUES ('mine', 'model', 1, NULL, '{}', NULL)")
-        database.close()
+    database = Database(path, older)
+    database.execute("INSERT INTO keys (name, digest, created_s) VALUES ('old', x'01', 1)")
+    database.execute("INSERT INTO aliases VALUES ('mine', 'model', 1, NULL, '{}', NULL)")
+    database.close()
     database = Database(path)
     [key] = Keys(database).all()
     assert (key.name, key.scopes, key.limits) == ("old", {"infer"}, KeyLimits())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import UNSET
 
 from headrace.engine.request import Timing, Usage
+from headrace.engine.request_trace import MAX_SHARES, RequestTrace, StepTotals
 from headrace.engine.step_share import StepShare
 from headrace.telemetry.explain import EngineTrace, ExplainNode, Stage, explain
 
@@ -62,3 +63,16 @@ def test_several_prompts_are_concurrent() -> None:
 
 def test_nothing_noted() -> None:
     assert explain([], [], 0.5) == ExplainNode("request", 0.5)
+
+
+def test_a_request_that_is_preempted_ten_thousand_times_takes_no_more_memory() -> None:
+    trace = RequestTrace(submitted_s=0.0)
+    for number in range(10_000):
+        at_s = number / 1000
+        step = StepTotals(at_s, at_s + 0.001, 0.0005, 0.0, 0.001, 1, 1, 1)
+        trace.add("decode" if number % 2 else "prefill", step, tokens=1)
+    assert len(trace.shares) == MAX_SHARES
+    assert sum(one.tokens for one in trace.shares) == sum(one.steps for one in trace.shares) == 10_000
+    ends = [one.end_s for one in trace.shares]
+    assert ends == sorted(ends)
+    sums(explain([], [EngineTrace(0.0, 10.0, Usage(1, 1, 0), Timing(0, 0, 10.0), tuple(trace.shares))], 10.0))

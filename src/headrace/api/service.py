@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -17,12 +18,11 @@ from headrace.api.http.body_memory import BodyMemory
 from headrace.api.http.call_context import HttpCall
 from headrace.api.http.request_log import RequestLog
 from headrace.api.remote_models import RemoteModels
-from headrace.api.response_caching import ResponseCaching
+from headrace.api.statements import Statements
 from headrace.config.cache_settings import read_cache
 from headrace.config.settings import Settings
-from headrace.data.engine import DataEngine
 from headrace.economy.machine import MachineHandler, machine_recorder
-from headrace.errors import NotEnabled, StoreError
+from headrace.errors import StoreError
 from headrace.inference.admission import AdmissionGate
 from headrace.inference.call_context import CallContext
 from headrace.inference.handler import Handler, OpenStream, open_stream
@@ -45,6 +45,7 @@ from headrace.workers.model_spec import ModelSpec
 
 if TYPE_CHECKING:
     from headrace.engine.client import LoadedModel
+    from headrace.gateway.response_caching import ResponseCaching
     from headrace.workers.model_entry import ModelEntry
 
 CLIENT_GONE = 499  # never sent, only counted and logged
@@ -66,8 +67,7 @@ class Service:
         self.responses = ResponseStore(self.database, self.threads)
         self._parsers = ThreadPoolExecutor(2, thread_name_prefix="headrace-parse")
         self._searchers = ThreadPoolExecutor(2, thread_name_prefix="headrace-search")
-        self._statements = ThreadPoolExecutor(8, thread_name_prefix="headrace-sql")
-        self._data: DataEngine | None = None
+        self.statements = Statements(settings)
         self._model_threads = ModelThreads(2)
         self.sources = ManagedModels(models)
         self.local = LocalHandler(self.sources, self._model_threads, settings.tool_format)
@@ -98,7 +98,8 @@ class Service:
         found = read_cache(settings.cache)
         if found is None:
             return None
-        return ResponseCaching(
+        caching = importlib.import_module("headrace.gateway.response_caching")  # only where it is used
+        return caching.ResponseCaching(
             *(found, settings.store_file, self.sources),
             tool_format=lambda: self.local.tool_format,
             is_idle=lambda: not self.local.runs,
@@ -134,6 +135,7 @@ class Service:
         self.local.tool_format = settings.tool_format
         self.guards.guards = read_guards(settings.guards)
         self.moderation = read_moderation(settings.moderation)
+        self.statements.configure(settings)
 
     def check_guards(self, settings: Settings, specs: Sequence[ModelSpec]) -> None:
         """UsageError where a guard's model is none of `specs` and cannot be loaded on demand either."""
@@ -184,23 +186,6 @@ class Service:
         time: then others get their turn, and a client that leaves is noticed."""
         return await asyncio.get_running_loop().run_in_executor(self._searchers, work)
 
-    async def query_in_thread(self, work: Callable[[], T]) -> T:
-        """Run `work` that waits for a statement of SQL in a thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._statements, work)
-
-    async def data(self) -> DataEngine:
-        """What runs SQL over the settings' datasets, made when it is first asked for. ExtraMissing without
-        the extra, NotEnabled without datasets."""
-        if self._data is None:
-            if not self.settings.datasets:
-                raise NotEnabled("there are no datasets: name them in [datasets] of headrace.toml")
-            self._data = await self.run_in_thread(self._make_data)
-        return self._data
-
-    def _make_data(self) -> DataEngine:
-        settings = self.settings
-        return DataEngine(settings.datasets, settings.sql, settings.cache_folder)
-
     async def prepare_in_thread(self, model: LoadedModel, work: Callable[[], T]) -> T:
         """Run `work` with a model's template or tokenizer in a thread of that model."""
         return await self._model_threads.run(model, work)
@@ -230,9 +215,7 @@ class Service:
         self.threads.close()
         self._parsers.shutdown(wait=False, cancel_futures=True)
         self._searchers.shutdown(wait=False, cancel_futures=True)
-        self._statements.shutdown(wait=False, cancel_futures=True)
-        if self._data is not None:
-            self._data.close()
+        self.statements.close()
         self._model_threads.close()
 
 

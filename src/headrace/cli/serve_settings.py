@@ -13,6 +13,7 @@ from headrace.api.app import create_app
 from headrace.api.http.middleware import exposed, needs_key
 from headrace.api.http.server import bind, serve
 from headrace.api.service import Service
+from headrace.api.statements import checked_settings
 from headrace.cli.fetching import fetch
 from headrace.cli.greeting import greeting
 from headrace.cli.terminal import note, progress_bar
@@ -112,6 +113,7 @@ def _reload(
         hide(key_variables(settings.providers))
         specs = read_specs(names, settings)
         service.check_guards(settings, specs)
+        checked_settings(settings)
         service.serve_remote(settings, model_entries())
     except HeadraceError as error:
         LOG.error("settings are unchanged: %s", error.message)

@@ -96,9 +96,9 @@ class ProviderSettings(Struct, frozen=True, kw_only=True):
         Setting(
             help="requests may name any model of it as NAME/MODEL, without an entry in [models]",
             values=SWITCH,
-            shown_default="true",
+            shown_default="false",
         ),
-    ] = True
+    ] = False
 
 
 class RemoteModelSettings(Struct, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ from headrace.data.guard import StatementRefused
 from headrace.data.job import Format, Job, Query, Reply, SqlAnswer, decode_reply, encode_job
 from headrace.data.secrets import KeyOf, without
 from headrace.errors import HeadraceError, InvalidRequest, Overloaded
-from headrace.isolation.child import IsolatedProcess, LimitExceeded, WorkFailed, WorkLost
+from headrace.isolation.child import IsolatedProcess, LimitExceeded, WorkFailed, WorkLost, WorkStop
 from headrace.isolation.limits import ProcessLimits
 
 Parameter = str | int | float | bool | None
@@ -66,6 +66,7 @@ class DataEngine:
         self._process = IsolatedProcess("headrace.data.worker", lambda: paths)
         self._lock = threading.Lock()
         self._running: Counter[str | None] = Counter()
+        self._retired = False
         self.copies = Copies(self.catalogue, self._run)
 
     def sql(
@@ -79,10 +80,11 @@ class DataEngine:
         ruled: bool = True,
         rows: int | None = None,
         explain: bool = False,
+        stop: WorkStop | None = None,
     ) -> SqlAnswer:
         """The rows of a SELECT, or its plan with `explain`. `key` is the name of the API key, whose limits
         and role hold, unless `role` is given; without `ruled` all rows and columns are seen. `rows` lowers
-        the limit of rows.
+        the limit of rows, `stop` ends the statement.
 
         Raises StatementRefused, SqlFailed, SqlLimit, SourceDown or Overloaded.
         """
@@ -104,16 +106,28 @@ class DataEngine:
                 memory=limits.memory,
                 explain=explain,
             )
-            return self._run(query, secrets)
+            return self._run(query, secrets, stop)
 
     def close(self) -> None:
         """End the process."""
         self._process.close()
 
-    def _run(self, job: Job, secrets: set[str]) -> SqlAnswer:
+    def retire(self) -> None:
+        """End the process when the statements that run have ended."""
+        with self._lock:
+            self._retired = True
+        self._close_retired()
+
+    def _close_retired(self) -> None:
+        with self._lock:
+            idle = self._retired and not self._running.total()
+        if idle:
+            self.close()
+
+    def _run(self, job: Job, secrets: set[str], stop: WorkStop | None = None) -> SqlAnswer:
         limits = ProcessLimits(job.seconds * 2 + 1, job.memory)  # the time on the clock comes first
         try:
-            got = self._process.call(encode_job(job), limits, wait_s=job.seconds + GRACE_S)
+            got = self._process.call(encode_job(job), limits, wait_s=job.seconds + GRACE_S, stop=stop)
         except LimitExceeded as error:
             raise SqlLimit(_limit(error, job)) from None
         except WorkLost:
@@ -139,6 +153,7 @@ class DataEngine:
         finally:
             with self._lock:
                 self._running[key] -= 1
+            self._close_retired()
 
 
 def encode_paths(paths: list[str]) -> bytes:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from headrace.errors import StoreBusy, StoreError
+from headrace.errors import HeadraceError, StoreBusy, StoreError
 from headrace.storage.sql_store import SqlStore
 
 T = TypeVar("T")
@@ -19,6 +19,10 @@ PATIENCE_S = 20.0
 """How long it waits for a store that another process has locked, before it gives up."""
 MAX_GROUP = 64
 """Other processes wait for a transaction, so it has an end."""
+
+
+class _Undone(Exception):
+    """One of a group has failed half-way."""
 
 
 class _Work(Struct, eq=False):
@@ -30,7 +34,8 @@ class _Work(Struct, eq=False):
 
 class GroupedWork:
     """Beginning, ending and writing a transaction costs more than what is done in most. Where one of a group
-    fails because of the store, nothing of the group is kept, and each is done again by itself."""
+    fails, unless it is refused (a HeadraceError), nothing of the group is kept, and each is done again by
+    itself."""
 
     def __init__(self, database: SqlStore, name: str) -> None:
         self._database, self._name = database, name
@@ -82,8 +87,10 @@ class GroupedWork:
                 with self._database.transaction():
                     for work in group:
                         _attempt(work)
+                        if work.error is not None and not isinstance(work.error, HeadraceError):
+                            raise _Undone
                 return
-            except StoreError:
+            except (StoreError, _Undone):
                 pass
         for work in group:
             try:

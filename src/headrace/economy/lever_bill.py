@@ -19,8 +19,8 @@ PAIRS_SHOWN = 3
 
 class LeverQuality(Struct, frozen=True, kw_only=True):
     """What a lossy lever does to answers: of `count` answers that it gave `worse` were wrong (or differed);
-    `upper` bounds that rate with 95 % confidence, `bound` is what is allowed. `measure` says what was
-    compared."""
+    `upper` bounds that rate with 95 % confidence, by these answers or by labels from before; `bound` is what
+    is allowed. `measure` says what was compared."""
 
     measure: str
     count: int
@@ -90,7 +90,8 @@ def lever_bill(
     found = shapley_values(levers, game.cost)
     parts = shapley_parts(levers, lambda some: game.run(some).by_call)
     base = game.run(frozenset()).by_call
-    limits = _limits(parts, base, seed)
+    drawn = shapley_parts(levers, lambda some: game.run(some).draws), game.run(frozenset()).draws
+    limits = _limits(parts, base, drawn, seed)
     saved = _whole([one.saves for one in found.levers], int(found.total))
     stacked = _stacked(levers, game)
     lines = [
@@ -106,7 +107,8 @@ def lever_bill(
         )
         for place, one in enumerate(found.levers)
     ]
-    low, high = _limits(parts.sum(axis=0, keepdims=True), base, seed)
+    whole = drawn[0].sum(axis=0, keepdims=True), drawn[1]
+    low, high = _limits(parts.sum(axis=0, keepdims=True), base, whole, seed)
     return LeverBill(
         base_nano=int(found.base),
         total_nano=int(found.base - found.total),
@@ -132,12 +134,19 @@ def _pairs(levers: Sequence[str], game: LeverGame, base: int) -> tuple[LeverPair
 
 
 def _limits(
-    parts: NDArray[np.float64], base: NDArray[np.float64], seed: int
+    parts: NDArray[np.float64],
+    base: NDArray[np.float64],
+    drawn: tuple[NDArray[np.float64], NDArray[np.float64]],
+    seed: int,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The 95 % interval of each row's share of the base, by resampling requests."""
+    """The 95 % interval of each row's share of the base: requests are resampled, and what draws of the speeds
+    (parts [levers, draws] and base [draws]) would change is added. Both errors are independent."""
     generator = np.random.default_rng(seed)
     counts = generator.multinomial(len(base), np.full(len(base), 1 / len(base)), size=RESAMPLES)
     shares = (counts @ parts.T) / (counts @ base)[:, None]
+    if drawn[1].size:
+        changes = (drawn[0] / drawn[1] - (parts.sum(axis=1) / base.sum())[:, None]).T
+        shares += changes[np.arange(RESAMPLES) % len(changes)]
     low, high = np.quantile(shares, [0.025, 0.975], axis=0)
     return low, high
 

@@ -58,11 +58,21 @@ class LeverCall(Struct, frozen=True, kw_only=True):
         return (self.prompt, self.output) if model == LARGE else (self.small_prompt, self.small_output)
 
 
+class SpeedDraws(Struct, frozen=True, kw_only=True):
+    """What other runs of the same calibration could have found: of each key of `LeverSpeeds.steps` the
+    seconds [draws, 4] of a step, a token of a prompt, a row and a pair; of each key of `paces` the pace
+    relative to the one found [draws]."""
+
+    steps: Mapping[tuple[str, bool, bool], NDArray[np.float64]]
+    paces: Mapping[tuple[bool, bool], NDArray[np.float64]]
+
+
 class LeverSpeeds(Struct, frozen=True, kw_only=True):
     """What a machine was measured to need. `steps` are by (model, quantized, KV quantized); `paces` are the
     times per token of the small model with drafts, relative to those without, by (drafts of near answers,
     batching): speculation alone is (False, ...). `student_s` is a text that the student classifies, `near_s`
-    the search of a near answer. `rows` is the most that batching has."""
+    the search of a near answer, `exact_s` an answer of the exact cache. `rows` is the most that batching
+    has. `draws` say how uncertain all of it is."""
 
     steps: Mapping[tuple[str, bool, bool], StepSpeed]
     paces: Mapping[tuple[bool, bool], float]
@@ -70,6 +80,8 @@ class LeverSpeeds(Struct, frozen=True, kw_only=True):
     near_s: float
     rows: int
     page_tokens: int
+    exact_s: float = 0.0
+    draws: SpeedDraws | None = None
 
 
 class LeverPrices(Struct, frozen=True, kw_only=True):
@@ -93,12 +105,14 @@ class PlannedCall(Struct, frozen=True, kw_only=True):
 
 class LeverRun(Struct, frozen=True):
     """What the traffic cost: `nano_usd` exactly, `by_call` as shares of it; and the time of the machine.
-    `first_s` is of the requests that a model here computed."""
+    `first_s` is of the requests that a model here computed. `draws` are the costs [draws] by the draws of the
+    speeds, with the same work in the same steps."""
 
     nano_usd: int
     by_call: NDArray[np.float64]
     busy_s: float
     first_s: NDArray[np.float64]
+    draws: NDArray[np.float64]
 
 
 def plan(calls: Sequence[LeverCall], levers: Levers, speeds: LeverSpeeds) -> list[PlannedCall]:
@@ -107,7 +121,7 @@ def plan(calls: Sequence[LeverCall], levers: Levers, speeds: LeverSpeeds) -> lis
     planned: list[PlannedCall] = []
     for index, call in enumerate(calls):
         if EXACT in levers and call.repeats:
-            planned.append(PlannedCall(call=index, model=None))
+            planned.append(PlannedCall(call=index, model=None, other_s=speeds.exact_s))
             continue
         if STUDENT in levers and call.by_student:
             planned.append(PlannedCall(call=index, model=None, other_s=speeds.student_s))
@@ -163,7 +177,35 @@ def lever_cost(
     for one in planned:
         if one.call in remote and prices.api is not None:
             by_call[one.call] += _api_nano(calls[one.call], one.cached, prices.api)
-    return LeverRun(round(float(by_call.sum())), by_call, float(seconds.sum()), first_s)
+    drawn_s = _drawn_s(levers, done.work, lanes, speeds)
+    return LeverRun(
+        nano_usd=round(float(by_call.sum())),
+        by_call=by_call,
+        busy_s=float(seconds.sum()),
+        first_s=first_s,
+        draws=by_call.sum() + drawn_s * (prices.node_hour / HOUR_S),
+    )
+
+
+def _drawn_s(
+    levers: Levers,
+    work: Mapping[str, NDArray[np.float64]],
+    lanes: Mapping[str, StepSpeed],
+    speeds: LeverSpeeds,
+) -> NDArray[np.float64]:
+    """Seconds [draws] more than with the speeds that were found. Where drafts are tried all steps of the
+    small model but for its prompts take their pace; that of near answers counts as uncertain as the other."""
+    if speeds.draws is None:
+        return np.zeros(0)
+    total_s = np.zeros(())
+    for model, amounts in work.items():
+        drawn = speeds.draws.steps[model, QUANTIZATION in levers, KV_QUANTIZATION in levers]
+        found_s = float(np.dot(amounts, lanes[model].coefficients))
+        if SPECULATION in levers and model == SMALL:
+            pace = speeds.draws.paces[False, BATCHING in levers][:, None]
+            drawn = np.hstack([drawn[:, :1] * pace, drawn[:, 1:2], drawn[:, 2:] * pace])
+        total_s = total_s + drawn @ amounts - found_s
+    return total_s
 
 
 def _job(call: LeverCall, planned: PlannedCall, pace: float) -> ReplayJob:
@@ -211,6 +253,11 @@ class LeverGame:
         self._runs, self._planted = runs, planted_share
         self._known: dict[Levers, LeverRun] = {}
 
+    def beside(self, given: Levers) -> LeverGame:
+        """The same game where some levers are always on: without further ones it costs what it costs with
+        those."""
+        return LeverGame(lambda levers: self.run(levers | given), self._planted)
+
     @property
     def simulated(self) -> int:
         """Runs so far."""
@@ -225,6 +272,7 @@ class LeverGame:
                 rest,
                 nano_usd=rest.nano_usd + round(base.nano_usd * self._planted),
                 by_call=rest.by_call + burnt,
+                draws=rest.draws + base.draws * self._planted,
             )
         key = levers - {NOOP}
         if SPECULATION not in key:

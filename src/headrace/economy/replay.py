@@ -30,6 +30,11 @@ class StepSpeed(Struct, frozen=True, kw_only=True):
     max_rows: int
     chunk_tokens: int = 512
 
+    @property
+    def coefficients(self) -> tuple[float, float, float, float]:
+        """Seconds of a step, a token of a prompt, a row and a pair."""
+        return self.base_s, self.per_prompt_token_s, self.per_row_s, self.per_pair_s
+
     def step_s(self, prefill: float, rows: float, pairs: float) -> float:
         """Seconds of a step."""
         return (
@@ -53,12 +58,14 @@ class ReplayJob(Struct, frozen=True, kw_only=True):
 class Replayed(Struct, frozen=True):
     """Of each job: seconds to the first token, until its end, and its share of the machine's time, which at
     every moment is divided equally among the jobs that have arrived and not ended. The shares sum to
-    `busy_s`."""
+    `busy_s`. `work` is what each model computed in sum, [steps, tokens of prompts, rows, pairs]: times its
+    speed it is the seconds of that model."""
 
     first_s: NDArray[np.float64]
     done_s: NDArray[np.float64]
     share_s: NDArray[np.float64]
     busy_s: float
+    work: Mapping[str, NDArray[np.float64]]
 
 
 def replay(jobs: Sequence[ReplayJob], speeds: Mapping[str, StepSpeed]) -> Replayed:
@@ -67,7 +74,7 @@ def replay(jobs: Sequence[ReplayJob], speeds: Mapping[str, StepSpeed]) -> Replay
     while run.advance():
         pass
     at_s = np.array([job.at_s for job in jobs])
-    return Replayed(run.first_s - at_s, run.done_s - at_s, run.share_s, run.busy_s)
+    return Replayed(run.first_s - at_s, run.done_s - at_s, run.share_s, run.busy_s, run.work)
 
 
 class _Lane:
@@ -78,6 +85,7 @@ class _Lane:
         self.waiting: deque[tuple[int, int, int, float]] = deque()  # job, position, prompt, steps after it
         self.rows: list[tuple[float, int, int, float]] = []  # count at its end, job, prompt, steps
         self.made, self.pairs = 0.0, 0.0
+        self.work = np.zeros(4)
 
     @property
     def reads(self) -> bool:
@@ -101,8 +109,15 @@ class _Lane:
             self.waiting.popleft()
             complete.append((job, prompt, steps))
         seconds = self.speed.step_s(tokens, len(self.rows), self.pairs + pairs)
+        self.work += (1.0, tokens, len(self.rows), self.pairs + pairs)
         self.grow(1.0)
         return seconds, complete
+
+    def generate(self, steps: float) -> None:
+        """Steps in which all rows generate."""
+        rows, growth = len(self.rows), max(0.0, steps - 1) / 2
+        self.work += (steps, 0.0, steps * rows, steps * (self.pairs + growth * rows))
+        self.grow(steps)
 
     def begin(self, job: int, prompt: int, steps: float) -> None:
         """A prompt was read: its row generates."""
@@ -137,6 +152,11 @@ class _Replay:
         self.first_s, self.done_s = np.zeros(len(jobs)), np.zeros(len(jobs))
         self.share_s = np.zeros(len(jobs))
         self.busy_s = 0.0
+
+    @property
+    def work(self) -> dict[str, NDArray[np.float64]]:
+        """What each model computed."""
+        return {name: lane.work for name, lane in self._lanes.items()}
 
     def advance(self) -> bool:
         """To the next event; False where there is none."""
@@ -190,7 +210,7 @@ class _Replay:
         steps = max(steps, 1e-9)
         self._pass(steps * first_s + growth_s * steps * max(0.0, steps - 1) / 2)
         for lane in lanes:
-            lane.grow(steps)
+            lane.generate(steps)
 
     def _pass(self, seconds: float) -> None:
         self._now_s += seconds

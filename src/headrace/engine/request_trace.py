@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from headrace.engine.scheduler.scheduled_chunk import ScheduledChunk
 from headrace.engine.step_clock import StepClock
@@ -84,8 +85,16 @@ class RequestTrace(Struct, eq=False):
             drafted=drafted,
             accepted=accepted,
         )
+        is_full = len(self.shares) >= MAX_SHARES
         last = self.shares[-1] if self.shares else None
-        if last is not None and last.kind == kind and (kind == "decode" or len(self.shares) >= MAX_SHARES):
+        if last is not None and last.kind == kind and (kind == "decode" or is_full):
             self.shares[-1] = last.merged(share)
+        elif is_full and (place := self._last_of(kind)) is not None:
+            before = self.shares[place]  # it keeps its end: what follows has another kind
+            self.shares[place] = replace(before.merged(share), end_s=before.end_s)
         else:
             self.shares.append(share)
+
+    def _last_of(self, kind: ShareKind) -> int | None:
+        places = range(len(self.shares) - 1, -1, -1)
+        return next((place for place in places if self.shares[place].kind == kind), None)

@@ -79,6 +79,8 @@ class AttemptRun:
             await self._look(self.first)
             for name, message in reservation.warnings.items():
                 self._call.warn(name, message)
+            if reservation.is_less:  # the next one may get all of it
+                self._call.no_store = True
         except StopAsyncIteration:
             await self._fail(Failure(phase="end", kind="truncated", message="answered nothing", billed="yes"))
         except AttemptFailed as error:

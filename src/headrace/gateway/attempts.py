@@ -82,8 +82,7 @@ class Attempts:
         if state not in self._requests:
             try:
                 if state.remote is None:
-                    asked = generates_or_embeds(self._request, state.name)
-                    found = replace(asked, model=state.name, route=None)
+                    found = _here(self._request, state.name)
                 else:
                     found = state.remote.adapted(self._sent(), self._route.settings.drop, self._call)
             except TargetRefused as error:
@@ -287,3 +286,9 @@ async def _close_others(running: Sequence[asyncio.Task[AttemptRun]], won: Attemp
     for outcome in await asyncio.gather(*running, return_exceptions=True):
         if isinstance(outcome, AttemptRun) and outcome is not won:
             await outcome.close()
+
+
+def _here(request: InferenceRequest, name: str) -> GenerationRequest | EmbeddingRequest:
+    """What a model of this machine gets. Raises TargetRefused."""
+    found = replace(generates_or_embeds(request, name), model=name)
+    return replace(found, route=None) if isinstance(found, GenerationRequest) else found

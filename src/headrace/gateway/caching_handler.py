@@ -46,10 +46,11 @@ class _Asked(Struct, frozen=True):
 
     @property
     def flight_key(self) -> object:
-        """Requests with the same are computed once. What has times of its own is computed alone."""
+        """Requests with the same are computed once. What has times of its own, or is to tell where they went,
+        is computed alone."""
         one = self.request
-        has_times = one.deadline_s is not None or one.slo is not None
-        return (self.key, one.priority, self.call.background, one.id if has_times else "")
+        has_times = one.deadline_s is not None or one.slo is not None or self.call.explain
+        return (self.key, one.priority, self.call.background, self.call.booking_id if has_times else "")
 
 
 class CachingHandler:
@@ -83,11 +84,12 @@ class CachingHandler:
         return self._batches(request, call)
 
     async def _batches(self, request: GenerationRequest, call: CallContext) -> AsyncGenerator[Batch]:
-        asked = await self._asked(request, call)
+        with call.stage("response cache"):
+            asked = await self._asked(request, call)
+            record = None if asked is None else await self._kept(asked)
         if asked is None:
             source: EventBatches = self.inner.handle(request, call)
         else:
-            record = await self._kept(asked)
             source = self._computed(asked) if record is None else replayed(record, call, asked.identity)
         try:
             async for batch in source:
@@ -237,6 +239,9 @@ class CachingHandler:
             arrival_s=outer.arrival_s,
             background=outer.background,
             hops=outer.hops,
+            explain=outer.explain,
+            stages=outer.stages,
+            traces=outer.traces,
             ordered_elsewhere=outer.ordered_elsewhere,
         )
 
@@ -255,6 +260,8 @@ class CachingHandler:
     async def _keep(self, asked: _Asked, flight: Flight) -> None:
         """Keep what was computed, if it is what the same request gets the next time."""
         call, identity = flight.call, asked.identity
+        if call.no_store:
+            return
         prepared = flight.batches[0][0] if flight.batches else None
         if not isinstance(prepared, Prepared) or prepared.model != identity.name or call.error is not None:
             return

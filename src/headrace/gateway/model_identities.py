@@ -38,6 +38,9 @@ class LocalIdentities:
         same, or none at all."""
         try:
             entry = self._models.find(request.model)
+            kept_s = entry.spec.keep_alive_s if request.keep_alive_s is None else request.keep_alive_s
+            if kept_s == 0:  # to look at it would load it, before and after the request does
+                return None
             model, release = await self._models.acquire(request.model, request.keep_alive_s, call)
         except HeadraceError:  # the handler behind says so
             return None

@@ -19,11 +19,13 @@ exactly."""
 
 
 class Reservation(Struct, frozen=True):
-    """A hold and the request to be sent. `warnings` are for the caller if this attempt answers."""
+    """A hold and the request to be sent. `warnings` are for the caller if this attempt answers. `is_less`:
+    what is left of a budget cuts its output."""
 
     hold: Hold
     request: GenerationRequest | EmbeddingRequest
     warnings: Mapping[str, str] = {}
+    is_less: bool = False
 
 
 async def reserved(
@@ -54,7 +56,7 @@ async def reserved(
     if isinstance(request, EmbeddingRequest) or bound is None or hold.output is None or state.remote is None:
         return Reservation(hold, request)
     found = limited(request, state.remote.target, bound, hold.output)
-    return Reservation(hold, found.request, found.warnings)
+    return Reservation(hold, found.request, found.warnings, found.is_less)
 
 
 def estimate(request: GenerationRequest) -> TokenCounts:

@@ -80,8 +80,6 @@ class CallContext:
         if not self.explain:
             yield
             return
-        from headrace.telemetry.explain import Stage
-
         start_s = time.monotonic() - self.arrival_s
         try:
             yield

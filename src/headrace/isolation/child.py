@@ -9,8 +9,8 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 
 from headrace.isolation.fork_server import CALL, OUT_OF_MEMORY, SETUP, SIZE, STATUS
 from headrace.isolation.limits import ProcessLimits
@@ -41,6 +41,36 @@ class WorkLost(WorkFailed):
     not answered for WAIT_S: that says nothing about the work, and another try may succeed."""
 
 
+class WorkStop:
+    """Ends a piece of work from another thread, before or while it runs."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._connection: socket.socket | None = None
+        self._stopped = False
+
+    def stop(self) -> None:
+        """End it: its call raises WorkLost."""
+        with self._lock:
+            self._stopped = True
+            if self._connection is not None:
+                with suppress(OSError):
+                    self._connection.shutdown(socket.SHUT_RDWR)
+
+    @contextmanager
+    def holding(self, connection: socket.socket) -> Generator[None]:
+        """While the work runs over `connection`."""
+        with self._lock:
+            if self._stopped:
+                raise WorkLost("it was stopped before it began")
+            self._connection = connection
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._connection = None
+
+
 class IsolatedProcess:
     """Runs `python -m module`, which calls `fork_server.serve`. Safe to share between threads.
 
@@ -56,12 +86,18 @@ class IsolatedProcess:
         weakref.finalize(self, self._child.stop)
 
     def call(
-        self, payload: bytes, limits: ProcessLimits, *, niceness: int = 0, wait_s: float = WAIT_S
+        self,
+        payload: bytes,
+        limits: ProcessLimits,
+        *,
+        niceness: int = 0,
+        wait_s: float = WAIT_S,
+        stop: WorkStop | None = None,
     ) -> bytes:
         """What the work makes of `payload`. Raises LimitExceeded, WorkFailed or WorkLost, this also where
-        nothing has come for `wait_s`."""
+        nothing has come for `wait_s`, which ends the work, or `stop` has ended it."""
         ours, theirs = socket.socketpair()
-        with ours:
+        with ours, (stop or WorkStop()).holding(ours):
             ours.settimeout(wait_s)
             with theirs:
                 self._hand_over(theirs, CALL.pack(limits.cpu_s, limits.memory_bytes, niceness))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
-import selectors
+import select
 import signal
 import socket
 import struct
@@ -31,7 +31,7 @@ def serve(prepare: Callable[[bytes], Work]) -> NoReturn:
     """The whole of a child process: `sys.argv[1]` is its end of the socket. Ends when the other end closes.
 
     Every call comes with a connection of its own: the work reads its input from it and writes its output,
-    and then comes how the fork ended.
+    and then comes how the fork ended. Where the other end of it is closed before, the fork is killed.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that uses this one decides
     control = socket.socket(fileno=int(sys.argv[1]))
@@ -60,6 +60,7 @@ class _Server:
     def __init__(self, control: socket.socket, work: Work) -> None:
         self._control, self._work = control, work
         self._busy: dict[int, socket.socket] = {}
+        self._killed: set[int] = set()
         self._spare, self._spare_pid = self._fork()
 
     def run(self) -> None:
@@ -68,17 +69,29 @@ class _Server:
         writer.setblocking(False)
         signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._control, selectors.EVENT_READ)
-            selector.register(reader, selectors.EVENT_READ)
-            while True:
-                ready = {key.fileobj for key, _ in selector.select()}
-                if reader in ready:
-                    with suppress(BlockingIOError):
-                        reader.recv(4096)
-                    self._reap()
-                if self._control in ready and not self._accept():
-                    return
+        while True:
+            poll = select.poll()
+            for one in (self._control, reader):
+                poll.register(one, select.POLLIN)
+            watched = {one.fileno(): pid for pid, one in self._busy.items() if pid not in self._killed}
+            for descriptor in watched:
+                poll.register(descriptor, 0)  # nothing but that the other end is closed
+            ready = {descriptor for descriptor, _ in poll.poll()}
+            for descriptor in ready & watched.keys():
+                self._kill(watched[descriptor])
+            if reader.fileno() in ready:
+                with suppress(BlockingIOError):
+                    reader.recv(4096)
+                self._reap()
+            if self._control.fileno() in ready and not self._accept():
+                for pid in self._busy:
+                    self._kill(pid)
+                return
+
+    def _kill(self, pid: int) -> None:
+        """End a fork whose result is not wanted. It is not reaped yet: the number is still its own."""
+        self._killed.add(pid)
+        os.kill(pid, signal.SIGKILL)
 
     def _accept(self) -> bool:
         header, descriptors, _, _ = socket.recv_fds(self._control, CALL.size, 1)
@@ -113,6 +126,7 @@ class _Server:
                     self._spare.close()
                     self._spare, self._spare_pid = self._fork()
                     continue
+                self._killed.discard(pid)
                 with self._busy.pop(pid) as connection, suppress(OSError):
                     connection.sendall(STATUS.pack(status))
 

@@ -126,10 +126,12 @@ def _normalized_bytes(text: str) -> int:
 
 
 class Limited(Struct, frozen=True):
-    """A request with the limit that a budget gives it, and what its caller is told, by parameter."""
+    """A request with the limit that a budget gives it, and what its caller is told, by parameter. `is_less`:
+    a budget with more left would have given more."""
 
     request: GenerationRequest
     warnings: Mapping[str, str]
+    is_less: bool
 
 
 def limited(request: GenerationRequest, target: RemoteTarget, bound: OutputBound, granted: int) -> Limited:
@@ -141,8 +143,9 @@ def limited(request: GenerationRequest, target: RemoteTarget, bound: OutputBound
         cause = "the budget has no more" if limit < bound.each else "the model writes no more"
         told["max_tokens"] = f"is {limit:,} instead of {bound.asked:,}: {cause}"
     request = replace(request, sampling={**request.sampling, "max_tokens": limit})
+    is_less = limit < bound.each
     if not isinstance(request, ChatRequest):
-        return Limited(request, told)
+        return Limited(request, told, is_less)
     if request.prediction is not None and not target.row.extra_fields:
         # What is predicted wrongly is billed beyond the limit.
         told["prediction"] = "has no effect: a budget bounds the output"
@@ -152,7 +155,7 @@ def limited(request: GenerationRequest, target: RemoteTarget, bound: OutputBound
         settings, said = _less_thinking(request.reasoning, limit)
         told["reasoning"] = said
         request = replace(request, reasoning=settings)
-    return Limited(request, told)
+    return Limited(request, told, is_less)
 
 
 def _less_thinking(settings: ReasoningSettings, limit: int) -> tuple[ReasoningSettings, str]:

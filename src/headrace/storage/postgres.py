@@ -92,9 +92,9 @@ class PostgresDatabase:
             if self._owner == threading.get_ident():
                 yield connection
                 return
-            connection.execute(_BEGIN)
-            self._owner = threading.get_ident()
             try:
+                connection.execute(_BEGIN)  # where the turn does not come, a failed transaction is open
+                self._owner = threading.get_ident()
                 yield connection
                 connection.execute("COMMIT")
             except BaseException:

@@ -244,15 +244,6 @@ MIGRATIONS: Mapping[str, Sequence[str]] = {
         ) WITHOUT ROWID""",
         "CREATE INDEX hold_shares_by_budget ON hold_shares (budget, period, nano_usd)",
     ),
-    "route_gates": (
-        """CREATE TABLE route_gates (
-            route TEXT PRIMARY KEY,
-            calibration BLOB NOT NULL,
-            audited INTEGER NOT NULL,
-            wrong INTEGER NOT NULL,
-            is_closed INTEGER NOT NULL
-        ) WITHOUT ROWID""",
-    ),
     "probes": (
         """CREATE TABLE probe_samples (
             id INTEGER PRIMARY KEY,
@@ -262,5 +253,14 @@ MIGRATIONS: Mapping[str, Sequence[str]] = {
             body BLOB NOT NULL
         )""",
         "CREATE INDEX probe_samples_by_time ON probe_samples (at_s)",
+    ),
+    "route_gates": (
+        """CREATE TABLE route_gates (
+            route TEXT PRIMARY KEY,
+            calibration BLOB NOT NULL,
+            audited INTEGER NOT NULL,
+            wrong INTEGER NOT NULL,
+            is_closed INTEGER NOT NULL
+        ) WITHOUT ROWID""",
     ),
 }

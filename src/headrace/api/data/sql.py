@@ -14,11 +14,14 @@ from headrace.api.http.body import RequestBody, checked_body
 from headrace.api.http.call_context import call_of
 from headrace.api.http.endpoint import Content, Endpoint
 from headrace.api.http.errors import json_response
+from headrace.api.http.generation import done
 from headrace.api.http.request_body import read_body
 from headrace.api.service import get_service
 from headrace.config.datasets import read_datasets
+from headrace.data.engine import DataEngine
 from headrace.data.job import Format, SqlAnswer
 from headrace.errors import InvalidRequest
+from headrace.isolation.child import WorkStop
 
 SPICE = "application/vnd.spiceai.sql.v1+json"
 ARROW = "application/vnd.apache.arrow.stream"
@@ -28,6 +31,12 @@ FORMATS: dict[str, Format] = {
     "text/csv": "csv",
     ARROW: "arrow",
 }
+_Integer = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+_TEXTS = ("text/plain", "application/sql")
+_ERRORS = {
+    501: "There are no datasets, or headrace[data] is not installed.",
+    502: "A dataset cannot be opened.",
+}
 _ROWS = {"type": "array", "items": {"type": "object"}}
 
 
@@ -35,7 +44,7 @@ class SqlBody(RequestBody, kw_only=True):
     """A statement as JSON. It may also be the body itself, as text/plain."""
 
     sql: Annotated[str, Meta(min_length=1)]
-    parameters: Annotated[list[str | int | float | bool | None], Meta(max_length=1000)] = []  # noqa: RUF012
+    parameters: Annotated[list[str | _Integer | float | bool | None], Meta(max_length=1000)] = []  # noqa: RUF012
     max_rows: Annotated[int, Meta(ge=1, le=2**31)] | None = None
 
 
@@ -73,17 +82,26 @@ class DatasetEntry(Struct, frozen=True, kw_only=True):
     error: str | None = None
 
 
+_DATASETS = Content(
+    "application/json",
+    {"type": "array", "items": {"$ref": "#/components/schemas/DatasetEntry"}},
+    bodies=(DatasetEntry,),
+)
+
+
 @Endpoint(
     "POST",
     "/v1/sql",
     body=SqlBody,
     reply=SqlResult,
+    texts=_TEXTS,
     content=(
         Content("application/json", _ROWS),
+        Content(SPICE, {"$ref": "#/components/schemas/SqlResult"}),
         Content("text/csv", {"type": "string"}),
         Content(ARROW, {"type": "string", "format": "binary"}),
     ),
-    errors={502: "A dataset cannot be opened."},
+    errors=_ERRORS,
 )
 async def run_sql(http: HttpRequest) -> Response:
     """The rows of one SELECT over the datasets, in the form that Accept names: rows as JSON where it names
@@ -99,7 +117,7 @@ async def run_sql(http: HttpRequest) -> Response:
     return Response(msgspec.json.encode(body), media_type=SPICE)
 
 
-@Endpoint("POST", "/v1/sql/explain", body=SqlBody, reply=SqlPlan, errors={502: "A dataset cannot be opened."})
+@Endpoint("POST", "/v1/sql/explain", body=SqlBody, texts=_TEXTS, reply=SqlPlan, errors=_ERRORS)
 async def explain_sql(http: HttpRequest) -> Response:
     """The plan of a statement, which does not run."""
     answer = await _answer(http, "json", explain=True)
@@ -108,13 +126,13 @@ async def explain_sql(http: HttpRequest) -> Response:
     return json_response(SqlPlan(plan, list(answer.datasets)))
 
 
-@Endpoint("GET", "/v1/datasets")
+@Endpoint("GET", "/v1/datasets", content=(_DATASETS,), errors={501: "headrace[data] is not installed."})
 async def list_datasets(http: HttpRequest) -> Response:
     """The datasets that the key may read."""
     service, call = get_service(http), call_of(http)
     if not read_datasets(service.settings.datasets):
         return json_response(Raw(b"[]"))
-    engine = await service.data()
+    engine = await service.statements.engine()
     limits = engine.limits.of(call.account.name or None)
     found = [
         DatasetEntry(
@@ -134,21 +152,23 @@ async def _answer(http: HttpRequest, format: Format, *, explain: bool = False) -
     service, call = get_service(http), call_of(http)
     data = await read_body(http)
     media = http.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media in ("text/plain", "application/sql"):
+    if media in _TEXTS:
         body = SqlBody(sql=_text(data))
     else:
         body = checked_body(SqlBody, data, call)
-    engine = await service.data()
-    return await service.query_in_thread(
-        lambda: engine.sql(
+
+    def run(engine: DataEngine, stop: WorkStop) -> SqlAnswer:
+        return engine.sql(
             body.sql,
             body.parameters,
             format=format,
             key=call.account.name or None,
             rows=body.max_rows,
             explain=explain,
+            stop=stop,
         )
-    )
+
+    return await done(http, service.statements.run(run))
 
 
 def _text(data: bytes) -> str:

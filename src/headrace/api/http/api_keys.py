@@ -194,8 +194,8 @@ _TABLE: Sequence[tuple[str, str, Scope]] = (
     ("POST", "/v1/models/.+/(load|unload)", "admin"),
     ("POST", "/api/(pull|push)", "admin"),
     ("GET", "/v1/organization/.+", "admin"),
-    ("POST", "/v1/routes/score", "admin"),
     ("GET", "/v1/probes", "admin"),
+    ("POST", "/v1/routes/score", "admin"),
     ("POST", "/api/(create|copy)", "alias"),
     ("DELETE", "/api/delete", "alias"),  # a model of the hub needs admin: only its handler knows which it is
 )

@@ -33,15 +33,17 @@ class Content(Struct, frozen=True):
 class Endpoint(Struct, eq=False):
     """A decorator of a handler, which gets the request and the parameters of the path by name.
 
-    `methods` are separated by blanks. `body` is what it takes (as JSON, or `form`, a schema), `reply` what it
-    answers with (one body or one of several), `content` what else. `query` are its parameters and `errors`
-    further statuses. The OpenAPI document leaves out what is `hidden`.
+    `methods` are separated by blanks. `body` is what it takes (as JSON, or as text of the media types
+    `texts`; or `form`, a schema), `reply` what it answers with (one body or one of several), `content` what
+    else. `query` are its parameters and `errors` further statuses. The OpenAPI document leaves out what is
+    `hidden`.
     """
 
     methods: str
     path: str
     body: type[RequestBody] | None = None
     form: Json | None = None
+    texts: tuple[str, ...] = ()
     reply: type[Struct] | tuple[type[Struct], ...] = ()
     content: tuple[Content, ...] = ()
     query: type[Query] | None = None

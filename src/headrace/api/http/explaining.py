@@ -21,6 +21,7 @@ class Explaining:
         self._call, self._send = call, send
         self._start: Message | None = None
         self._type = b""
+        self._is_done = False  # what was sent last ends a stream of events
 
     async def __call__(self, message: Message) -> None:
         """See ASGI's `send`."""
@@ -28,15 +29,18 @@ class Explaining:
             await self._send(message)
         elif message["type"] == "http.response.start":
             self._type = _header(message, b"content-type").partition(b";")[0]
-            self._start = message  # its length is not known before the body is
-            if self._type != _JSON:
+            self._start = message  # a length in it is not known before the body is
+            if self._type != _JSON and not _header(message, b"content-length"):
                 await self._started()
         else:
-            body = message.get("body", b"")
-            if not message.get("more_body", False) and (self._start or self._type in _STREAMS):
+            body, more = message.get("body", b""), message.get("more_body", False)
+            if not more and (self._start or (self._type in _STREAMS and not self._is_done)):
                 body = with_field(body, msgspec.json.encode(explanation(self._call)), self._type)
-            if self._start is not None:
+            if self._start is not None and not more:
                 _set_length(self._start, len(body))
+            elif self._start is not None and _header(self._start, b"content-length"):
+                self._type = b""  # in parts, as long as it says: nothing is added
+            self._is_done = body.endswith(DONE)
             await self._started()
             await self._send({**message, "body": body})
 

@@ -70,7 +70,7 @@ class ServerMiddleware:
             path=scope["path"],
             account=self._keys.everybody,
             hops=_hops(headers.get(HOPS, "")),
-            explain=headers.get(HEADER, "").lower() in ("1", "true"),
+            explain=scope["method"] == "POST" and headers.get(HEADER, "").lower() in ("1", "true"),
             no_store="no-store" in headers.get("cache-control", "").lower(),
         )
         if "anthropic-version" in headers and call.path.startswith("/v1/models"):
@@ -78,7 +78,10 @@ class ServerMiddleware:
         scope["headrace.call"] = call
 
         async def send_with_headers(message: Message) -> None:
+            nonlocal send
             if message["type"] == "http.response.start":
+                if call.explain:
+                    send = Explaining(call, send)
                 call.status = message["status"]
                 self._release_body(call)
                 message["headers"] = [
@@ -92,7 +95,7 @@ class ServerMiddleware:
             await send(message)
 
         try:
-            await self._pass_on(call, headers, scope, receive, Explaining(call, send_with_headers))
+            await self._pass_on(call, headers, scope, receive, send_with_headers)
         finally:
             self._service.ended(call)
 

@@ -136,6 +136,7 @@ def _operation(
         found["requestBody"] = {"required": True, "content": body}
     elif endpoint.body is not None:
         body = {"application/json": {"schema": bodies[endpoint.body]}}
+        body |= {text: {"schema": {"type": "string", "minLength": 1}} for text in endpoint.texts}
         found["requestBody"] = {"required": True, "content": body}
     schemas = [references[kind] for kind in endpoint.replies]
     forms: Json = {}

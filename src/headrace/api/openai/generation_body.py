@@ -35,7 +35,7 @@ from headrace.grammar.constraint import Constraint
 from headrace.inference.call_context import CallContext
 from headrace.inference.events import ParameterWarning
 from headrace.inference.requests import CacheUse
-from headrace.inference.urgency import ServiceTier, urgency
+from headrace.inference.urgency import TIER_PRIORITY, ServiceTier, urgency
 from headrace.sampling.params import PARAMETERS
 
 NO_EFFECT: Mapping[str, Values] = {
@@ -174,6 +174,8 @@ class GenerationBody(SamplingBody):
     @property
     def urgency(self) -> int:
         """The engine's priority: the one that was given, or that of the service tier."""
+        if self.service_tier not in TIER_PRIORITY:
+            return self.priority or 0
         return urgency(self.priority, self.service_tier)
 
     def sampling(self, **more: Any) -> dict[str, Any]:

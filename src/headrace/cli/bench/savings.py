@@ -22,6 +22,7 @@ from headrace.economy.levers import LeverPrices
 from headrace.economy.money import nano_of
 from headrace.economy.prices import PriceBook
 from headrace.economy.rates import Unpriced
+from headrace.economy.savings.outcomes import Certified
 from headrace.economy.savings.study import StudyOrder, study
 from headrace.economy.savings.traffic import made_traffic, read_traffic
 from headrace.economy.tiers import STANDARD
@@ -57,7 +58,7 @@ def command(
     ] = None,
     requests: Annotated[int, typer.Option(min=20, max=5000, help="Generated requests.")] = 240,
     per_second: Annotated[float, typer.Option(min=0.001, help="Generated requests per second.")] = 1.5,
-    history: Annotated[int, typer.Option(min=0, max=5000, help="Labeled requests of each task.")] = 300,
+    history: Annotated[int, typer.Option(min=0, max=5000, help="Labeled requests of each task.")] = 1000,
     large_config: Annotated[
         Path | None, typer.Option(help="A config.json with the shape of the large model.")
     ] = None,
@@ -70,7 +71,8 @@ def command(
     plant: Annotated[
         float, typer.Option(min=0, max=0.5, help="Add a lever that burns this part, to check the values.")
     ] = 0.0,
-    repeats: Annotated[int, typer.Option(min=1, max=20, help="Of each calibration run.")] = 2,
+    repeats: Annotated[int, typer.Option(min=1, max=20, help="Rounds of the calibration.")] = 5,
+    engine_requests: Annotated[int, typer.Option(min=1, help="Of the traffic's first, with --engine.")] = 60,
     png: Annotated[Path | None, typer.Option(help="Draw the waterfall to this file.")] = None,
     csv_file: Annotated[Path | None, typer.Option("--csv", help="Write the levers to this file.")] = None,
     json: JsonFlag = False,
@@ -86,13 +88,19 @@ def command(
     prices = LeverPrices(node_hour=nano_of(usd), api=_api_prices(PriceBook(settings.prices), api))
     recorded = read_traffic(workload) if workload is not None else made_traffic(requests, per_second, history)
     order = StudyOrder(
-        requests=recorded, prices=prices, config=large_config, planted=plant, risk=risk, repeats=repeats
+        requests=recorded,
+        prices=prices,
+        config=large_config,
+        planted=plant,
+        risk=risk,
+        repeats=repeats,
+        engine_requests=engine_requests,
     )
     with status() as show:
         found = study(
             order,
             engine_options(settings),
-            lambda scores, wrong: _threshold(scores, wrong, risk),
+            lambda scores, wrong, others: certified(scores, wrong, others, risk),
             lambda worse, count: upper_bound(worse, count, CONFIDENCE),
             engine=engine,
             progress=show,
@@ -109,14 +117,21 @@ def command(
         note(f"wrote {csv_file}")
 
 
-def _threshold(scores: Sequence[float], wrong: Sequence[bool], risk: float) -> float | None:
-    """The certified threshold. A fifth of the history, whose labels are not used, chooses the sequence."""
-    fifth = len(scores) // 5
-    if not fifth:
+def certified(
+    scores: Sequence[float], wrong: Sequence[bool], others: Sequence[float], risk: float
+) -> Certified | None:
+    """The thresholds come from `others`, whose labels nothing here sees: so every label certifies."""
+    thresholds = thresholds_of(others, len(scores), risk=risk, confidence=CONFIDENCE)
+    found = certify(scores, wrong, thresholds, risk=risk, confidence=CONFIDENCE)
+    if found is None:
         return None
-    thresholds = thresholds_of(scores[:fifth], len(scores) - fifth, risk=risk, confidence=CONFIDENCE)
-    found = certify(scores[fifth:], wrong[fifth:], thresholds, risk=risk, confidence=CONFIDENCE)
-    return None if found is None else found.threshold
+    return Certified(
+        threshold=found.threshold,
+        labeled=found.labeled,
+        answered=found.answered,
+        wrong=found.wrong,
+        upper=found.upper,
+    )
 
 
 def _api_prices(prices: PriceBook, api: str | None) -> tuple[int, int, int] | None:

@@ -12,6 +12,7 @@ from headrace.economy.savings.study import SavingsStudy
 
 MILLION = 10**6
 NANO = 10**9
+GOAL = 0.6  # what a stack of layers should save
 BAR = 24  # characters of the whole cost
 
 
@@ -20,7 +21,7 @@ def print_study(found: SavingsStudy, *, usd: float, assumed: bool, api: str | No
     bill = found.bill
     kinds = ", ".join(f"{count} {kind}" for kind, count in found.kinds.items())
     print(f"{bill.requests:,} recorded requests ({kinds}; {found.repeated} repeated), dollars per million\n")
-    _print_bill(bill)
+    _print_bill(bill, "all on the large model, one at a time")
     saved = bill.base_nano - bill.total_nano
     print(
         f"\nsaved {bill.saved:.1%} [{bill.low:.1%}, {bill.high:.1%}]; the parts sum to "
@@ -29,14 +30,32 @@ def print_study(found: SavingsStudy, *, usd: float, assumed: bool, api: str | No
     for pair in bill.pairs:
         kind = "save the same" if pair.share < 0 else "help each other"
         print(f"{pair.one} and {pair.other} {kind}: {pair.share:+.1%} of the cost together")
+    print("\nthe same bill beside the large model served as usual (batching and prefix cache on):\n")
+    _print_bill(found.usual, "large model as usual")
+    print(f"\n{_verdict(found)}")
     if found.engine:
         _print_engine(found.engine)
     _print_sources(found, usd=usd, assumed=assumed, api=api)
 
 
-def _print_bill(bill: LeverBill) -> None:
+def _verdict(found: SavingsStudy) -> str:
+    """Whether the goal is met against either baseline, and by lossy levers within their bounds."""
+    above = [
+        line.name
+        for line in found.bill.lines
+        if line.quality is not None and line.quality.upper > line.quality.bound
+    ]
+    quality = f"above their bound of quality: {', '.join(above)}" if above else "quality is within the bounds"
+    parts = [
+        f"-{GOAL:.0%} {'is' if bill.saved >= GOAL else 'is not'} reached against {name} ({bill.saved:.1%})"
+        for bill, name in ((found.bill, "one at a time"), (found.usual, "the usual service"))
+    ]
+    return f"{', and '.join(parts)}; {quality}"
+
+
+def _print_bill(bill: LeverBill, baseline: str) -> None:
     header = ("", "SAVES", "95 %", "$", "ALONE", "REMOVED", "BILL AFTER", "", "WORSE ANSWERS")
-    rows = [("all on the large model", "", "", _usd(bill, bill.base_nano), "", "", "100.0%", "█" * BAR, "")]
+    rows = [(baseline, "", "", _usd(bill, bill.base_nano), "", "", "100.0%", "█" * BAR, "")]
     rows += [_row(bill, line) for line in bill.lines]
     alone = sum(line.alone_nano for line in bill.lines)
     removed = sum(line.removed_nano for line in bill.lines)
@@ -136,4 +155,5 @@ def _print_sources(found: SavingsStudy, *, usd: float, assumed: bool, api: str |
         else "  the large model has random weights: its speed is measured, and no drafts are tried on it"
     )
     print("  its answers are right, and formats change them as they change the small one's")
-    print(f"intervals resample requests; {found.bill.simulated:,} sets of levers were simulated")
+    sets = f"{found.bill.simulated:,} sets of levers were simulated"
+    print(f"intervals resample requests and rounds of the calibration; {sets}")

@@ -1,4 +1,5 @@
-"""Tables of Apache Iceberg, by the folder of the table or its metadata file; of this machine or S3."""
+"""Tables of Apache Iceberg, by the folder of a table with `version-hint.text`, or by a metadata
+file; of this machine or S3."""
 
 from __future__ import annotations
 
@@ -13,11 +14,12 @@ def _connect(opened: Opened) -> Source:
     remote = place.startswith("s3://")
     if not remote:
         place = local_path(place)
+    folder = place.rpartition("/metadata/")[0] if place.endswith(".metadata.json") else place
     return Source(
         relation=f"iceberg_scan({literal(place)})",
         extensions=(*EXTENSIONS, "httpfs") if remote else EXTENSIONS,
         statements=(s3_secret(opened, place),) if remote else (),
-        folders=(place.rstrip("/") + "/",),
+        folders=(folder.rstrip("/") + "/",),
     )
 
 

@@ -1,4 +1,9 @@
-"""How long steps take on this machine, by runs of the engine with prompts that are not the workload's."""
+"""How long steps take on this machine, by runs of the engine with prompts that are not the workload's.
+
+All models and formats are measured in rounds, one after the other and every second round in the reverse
+order, so that what disturbs the machine for a while disturbs all of them. Medians of the rounds count, and
+rounds drawn anew say how uncertain they are.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,8 @@ import time
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
 
 from headrace.economy.replay import StepSpeed
 from headrace.economy.savings.playing import PlayedRequest, embedded, play_at_once
@@ -15,34 +22,59 @@ from headrace.engine.request import EngineRequest
 from headrace.engine.step_times import StepWork, attended, fitted_step_times
 from headrace.sampling.params import SamplingParams
 
-SHAPES = ((1, 32, 24), (1, 256, 2), (1, 96, 2), (4, 64, 24), (16, 32, 16), (16, 128, 12), (2, 448, 16))
+SHAPES = ((1, 32, 24), (1, 256, 2), (1, 96, 2), (4, 64, 24), (16, 32, 16), (16, 128, 4), (2, 448, 16))
 """Runs as (rows, tokens of each prompt, tokens of each answer)."""
-REPEATS = 3
+DRAWS = 200
+Format = tuple[str, bool, bool]
+"""A model, whether it is quantized, and whether its KV is."""
+Sample = tuple[StepWork, float]
 
 
-def measured_steps(model: LoadedModel, *, rows: int, repeats: int = REPEATS) -> StepSpeed:
-    """The speed of a model that is loaded without drafts. The least time of each run counts: what is longer
-    was disturbed by other programs."""
+class Rounds(Struct, frozen=True):
+    """Of each format, round and shape the mean work of a step and its seconds."""
+
+    samples: Mapping[Format, Sequence[Sequence[Sample]]]
+
+    def speed(self, format_: Format, rows: int) -> StepSpeed:
+        """By the medians."""
+        a, b, c, d = _fitted(self.samples[format_], range(len(self.samples[format_])))
+        return StepSpeed(base_s=a, per_prompt_token_s=b, per_row_s=c, per_pair_s=d, max_rows=rows)
+
+    def draws(self, seed: int = 3) -> dict[Format, NDArray[np.float64]]:
+        """Fits [DRAWS, 4] of rounds drawn anew, the same for all formats: what disturbed a round did so for
+        all of them."""
+        random = np.random.default_rng(seed)
+        count = len(next(iter(self.samples.values())))
+        chosen: list[list[int]] = random.integers(0, count, (DRAWS, count)).tolist()
+        return {
+            name: np.array([_fitted(rounds, some) for some in chosen])
+            for name, rounds in self.samples.items()
+        }
+
+
+def _fitted(rounds: Sequence[Sequence[Sample]], chosen: Sequence[int]) -> tuple[float, float, float, float]:
+    """Of each shape the run of the median time."""
+    shapes = [[rounds[index][shape] for index in chosen] for shape in range(len(rounds[0]))]
+    return fitted_step_times([sorted(one, key=lambda sample: sample[1])[len(one) // 2] for one in shapes])
+
+
+def measured_rounds(models: Mapping[Format, LoadedModel], repeats: int) -> Rounds:
+    """Speeds of models that are loaded without drafts."""
     random = np.random.default_rng(5)
-    samples: list[tuple[StepWork, float]] = []
-    _timed(model, 1, 32, 4, random)
-    for count, prompt, output in SHAPES:
-        timed = [_timed(model, count, prompt, output, random) for _ in range(repeats)]
-        seconds, steps = min(timed)
-        generated = count * (output - 1)
-        pairs = count * (attended(0, prompt) + attended(prompt, output - 1))
-        work = StepWork(count * prompt / steps, generated / steps, pairs / steps)
-        samples.append((work, seconds / steps))
-    base_s, prompt_s, row_s, pair_s = fitted_step_times(samples)
-    return StepSpeed(
-        base_s=base_s, per_prompt_token_s=prompt_s, per_row_s=row_s, per_pair_s=pair_s, max_rows=rows
-    )
+    samples: dict[Format, list[list[Sample]]] = {name: [] for name in models}
+    for model in models.values():
+        _sample(model, 1, 32, 4, random)
+    for number in range(repeats):
+        for found in samples.values():
+            found.append([])
+        for shape in SHAPES:
+            for name in list(models)[:: -1 if number % 2 else 1]:
+                samples[name][-1].append(_sample(models[name], *shape, random))
+    return Rounds(samples)
 
 
-def _timed(
-    model: LoadedModel, count: int, prompt: int, output: int, random: np.random.Generator
-) -> tuple[float, int]:
-    """Seconds and steps of a run."""
+def _sample(model: LoadedModel, count: int, prompt: int, output: int, random: np.random.Generator) -> Sample:
+    """The mean step of a run."""
     params = SamplingParams(temperature=0, max_tokens=output, ignore_eos=True)
     requests = [
         EngineRequest(prompt=tuple(random.integers(2, 8000, prompt).tolist()), params=params, cache=False)
@@ -51,7 +83,9 @@ def _timed(
     before = model.engine.status().steps
     results = play_at_once(model, requests)
     seconds = max(result.done_s for result in results) - min(result.begun_s for result in results)
-    return seconds, max(1, model.engine.status().steps - before)
+    steps = max(1, model.engine.status().steps - before)
+    pairs = count * (attended(0, prompt) + attended(prompt, output - 1))
+    return StepWork(count * prompt / steps, count * (output - 1) / steps, pairs / steps), seconds / steps
 
 
 def measured_paces(
@@ -59,20 +93,34 @@ def measured_paces(
     drafting: LoadedModel,
     prompts: Sequence[tuple[int, ...]],
     near: Sequence[tuple[int, ...]],
-) -> Mapping[tuple[bool, bool], float]:
-    """Times per token with drafts relative to those without, by (drafts of near answers, batching). `near`
-    are the near answers of the prompts, () where there is none."""
-    paces: dict[tuple[bool, bool], float] = {}
+    repeats: int,
+) -> dict[tuple[bool, bool], list[float]]:
+    """Times per token with drafts relative to those without, of each round, by (drafts of near answers,
+    batching). `near` are the near answers of the prompts, () where there is none."""
+    paces: dict[tuple[bool, bool], list[float]] = {}
     for with_near in (False, True):
         chosen = [place for place in range(len(prompts)) if near[place] or not with_near]
         for batching in (False, True):
             ratios = [
                 _generating_s(drafting, prompts, near if with_near else (), chosen, batching=batching)
                 / _generating_s(plain, prompts, (), chosen, batching=batching)
-                for _ in range(REPEATS + 1)
+                for _ in range(repeats + 1)
             ][1:]  # at first the engine does not know yet what drafts bring
-            paces[with_near, batching] = statistics.median(ratios) if chosen else 1.0
+            paces[with_near, batching] = ratios if chosen else [1.0] * repeats
     return paces
+
+
+def drawn_paces(
+    paces: Mapping[tuple[bool, bool], Sequence[float]], seed: int = 4
+) -> dict[tuple[bool, bool], NDArray[np.float64]]:
+    """Medians [DRAWS] of rounds drawn anew, relative to the median found."""
+    random = np.random.default_rng(seed)
+    found: dict[tuple[bool, bool], NDArray[np.float64]] = {}
+    for name, ratios in paces.items():
+        values = np.array(ratios)
+        drawn = values[random.integers(0, len(values), (DRAWS, len(values)))]
+        found[name] = np.median(drawn, axis=1) / np.median(values)
+    return found
 
 
 def _generating_s(

@@ -19,9 +19,22 @@ from headrace.tasks.few_shot import fit
 
 NEAR_SIMILARITY = 0.9  # cosine from which an earlier answer is the draft
 ANSWER_TOKENS = 48
-Certify = Callable[[Sequence[float], Sequence[bool]], float | None]
-"""The threshold of scores from which on answers are certified, by scores and whether they were wrong; None
-where it certifies nothing."""
+
+
+class Certified(Struct, frozen=True, kw_only=True):
+    """From `threshold` on, at most `upper` of the answers are wrong, with 95 % confidence, by the labels of
+    `answered` of `labeled` requests of the history, of which `wrong` were wrong."""
+
+    threshold: float
+    labeled: int
+    answered: int
+    wrong: int
+    upper: float
+
+
+Certify = Callable[[Sequence[float], Sequence[bool], Sequence[float]], Certified | None]
+"""By scores of labeled requests, whether their answers were wrong, and scores of others whose labels nothing
+knows, which choose the thresholds that are tried; None where nothing is certified."""
 
 
 class Judged(Struct, frozen=True, kw_only=True):
@@ -34,12 +47,17 @@ class Judged(Struct, frozen=True, kw_only=True):
     scores: tuple[float, ...]
     wrong: tuple[bool, ...]
 
-    def answered(self, certify: Certify) -> list[int]:
-        """Which of `places` have a certified score."""
-        threshold = certify(self.history_scores, self.history_wrong)
-        if threshold is None:
+    def certified(self, certify: Certify) -> Certified | None:
+        """By the labels of the history and the scores of the traffic."""
+        if not self.history_scores or not self.scores:
+            return None
+        return certify(self.history_scores, self.history_wrong, self.scores)
+
+    def answered(self, certified: Certified | None) -> list[int]:
+        """Which of `places` have a certified score, by index."""
+        if certified is None:
             return []
-        return [index for index, score in enumerate(self.scores) if score >= threshold]
+        return [index for index, score in enumerate(self.scores) if score >= certified.threshold]
 
 
 class SmallAnswers(Struct, frozen=True, kw_only=True):

@@ -3,6 +3,7 @@ simulated, and on request each lever of the stack is run by real engines."""
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -11,10 +12,12 @@ from msgspec import Struct
 
 from headrace.economy.lever_bill import LeverBill, LeverQuality, lever_bill, without
 from headrace.economy.levers import (
+    BATCHING,
     KV_QUANTIZATION,
     LARGE,
     LEVERS,
     PLANTED,
+    PREFIX,
     QUANTIZATION,
     ROUTING,
     SMALL,
@@ -23,13 +26,21 @@ from headrace.economy.levers import (
     LeverGame,
     LeverPrices,
     LeverSpeeds,
+    SpeedDraws,
     lever_cost,
 )
-from headrace.economy.replay import StepSpeed
-from headrace.economy.savings.calibration import measured_embedding_s, measured_paces, measured_steps
+from headrace.economy.savings.calibration import (
+    Format,
+    Rounds,
+    drawn_paces,
+    measured_embedding_s,
+    measured_paces,
+    measured_rounds,
+)
 from headrace.economy.savings.engine_run import EngineReplay, StackRun
 from headrace.economy.savings.models import ROWS, load_encoder, load_large, load_small, options_of
 from headrace.economy.savings.outcomes import (
+    Certified,
     Certify,
     Judged,
     answer_all,
@@ -39,13 +50,17 @@ from headrace.economy.savings.outcomes import (
     lever_calls,
     near_answers,
 )
-from headrace.economy.savings.playing import PlayedRequest
 from headrace.economy.savings.traffic import SQL, RecordedRequest
 from headrace.engine.client import LoadedModel
 from headrace.kv.pages import PAGE_TOKENS
 from headrace.loading.options import EngineOptions
 
 PACED = 32  # requests by which drafts are measured
+FORMATS = ((False, False), (True, False), (False, True), (True, True))  # weights and KV quantized
+USUAL = frozenset({BATCHING, PREFIX})
+"""What every server does."""
+EXACT_S = 0.004  # an answer of the response cache: bench/results/response-cache.md
+COMPARED = 400  # answers that formats are compared by
 UpperBound = Callable[[int, int], float]
 """The 95 % bound of a rate of which so many of so many were seen."""
 Progress = Callable[[str], None]
@@ -53,21 +68,25 @@ Progress = Callable[[str], None]
 
 class StudyOrder(Struct, frozen=True, kw_only=True):
     """`config` is the shape of the large model, None the built-in one; `planted` the part that a planted
-    lever burns, 0: there is none. `risk` is what may be wrong of the answers of cheap models. `repeats` of
-    each calibration run."""
+    lever burns, 0: there is none. `risk` is what may be wrong of the answers of cheap models. `repeats` are
+    rounds of the calibration. Engines run the first `engine_requests`."""
 
     requests: Sequence[RecordedRequest]
     prices: LeverPrices
     config: Path | None = None
     planted: float = 0.0
     risk: float = 0.05
-    repeats: int = 2
+    repeats: int = 5
+    engine_requests: int = 60
 
 
 class SavingsStudy(Struct, frozen=True, kw_only=True):
-    """What came out. `answered_small` and `answered_student` are shares of the traffic."""
+    """What came out. `usual` is the bill of the other levers against the large model with batching and the
+    prefix cache, as servers have them anyway. `answered_small` and `answered_student` are
+    shares of the traffic."""
 
     bill: LeverBill
+    usual: LeverBill
     engine: tuple[StackRun, ...]
     kinds: Mapping[str, int]
     repeated: int
@@ -105,7 +124,14 @@ def study(
     bill = lever_bill(names, game, found.qualities)
     runs: list[StackRun] = []
     if engine:
-        replay = EngineReplay(found.calls, found.near, found.speeds, order.prices, options, order.config)
+        replay = EngineReplay(
+            found.calls[: order.engine_requests],
+            found.near,
+            found.speeds,
+            order.prices,
+            options,
+            order.config,
+        )
         stack = without(LEVERS, frozenset({"hedging"}))
         for count in range(len(stack) + 1):
             added = stack[count - 1] if count else "none"
@@ -114,6 +140,7 @@ def study(
     first, last = game.run(frozenset()), game.run(frozenset(LEVERS))
     return SavingsStudy(
         bill=bill,
+        usual=lever_bill([name for name in names if name not in USUAL], game.beside(USUAL), found.qualities),
         engine=tuple(runs),
         kinds=_counts([one.kind for one in found.calls]),
         repeated=sum(one.repeats for one in found.calls),
@@ -138,28 +165,33 @@ def measured(
         encoder = stack.enter_context(closing(load_encoder(options)))
         student = judged_student(encoder, history, traffic)
         near = near_answers(encoder, traffic, answers)
-        by_small, by_student = judged.answered(certify), student.answered(certify)
+        certified = judged.certified(certify), student.certified(certify)
+        by_small, by_student = judged.answered(certified[0]), student.answered(certified[1])
         small_places = {judged.places[index] for index in by_small}
         student_places = {student.places[index] for index in by_student}
         calls = lever_calls(small, traffic, answers, near, small_places, student_places)
         qualities = {
-            ROUTING: _quality(
-                "answers of the small model that are wrong", judged, by_small, upper, order.risk
-            ),
-            STUDENT: _quality("labels of the student that are wrong", student, by_student, upper, order.risk),
+            ROUTING: _quality("answers of the small model", judged, by_small, certified[0], order.risk),
+            STUDENT: _quality("labels of the student", student, by_student, certified[1], order.risk),
         }
         progress("drafts")
         drafting = stack.enter_context(closing(load_small(options_of(options, drafts=True))))
         some = sorted(answers)[:PACED]
         paces = measured_paces(
-            small, drafting, [calls[place].small_prompt for place in some], [near[place] for place in some]
+            small,
+            drafting,
+            [calls[place].small_prompt for place in some],
+            [near[place] for place in some],
+            order.repeats,
         )
         embedding_s = measured_embedding_s(encoder, [one.prompt for one in traffic[:PACED]])
-        asked = [one for one in [*history, *traffic] if one.kind == SQL]
-        steps, formats = _formats(order, options, small, asked, upper, progress)
+        asked = [one for one in [*traffic, *history] if one.kind == SQL][:COMPARED]
+        rounds, formats = _formats(order, options, small, asked, upper, progress)
     speeds = LeverSpeeds(
-        steps=steps,
-        paces=paces,
+        steps={name: rounds.speed(name, ROWS) for name in rounds.samples},
+        paces={name: statistics.median(ratios) for name, ratios in paces.items()},
+        draws=SpeedDraws(steps=rounds.draws(), paces=drawn_paces(paces)),
+        exact_s=EXACT_S,
         student_s=embedding_s,
         near_s=embedding_s,
         rows=ROWS,
@@ -169,14 +201,16 @@ def measured(
 
 
 def _quality(
-    measure: str, judged: Judged, answered: Sequence[int], upper: UpperBound, bound: float
+    measure: str, judged: Judged, answered: Sequence[int], certified: Certified | None, bound: float
 ) -> LeverQuality:
+    """Wrong answers in the traffic are counted, and the bound is that of the labels of the history."""
+    by = "" if certified is None else f", certified by {certified.answered:,} of {certified.labeled:,} labels"
     worse = sum(judged.wrong[index] for index in answered)
     return LeverQuality(
-        measure=measure,
+        measure=f"{measure} that are wrong{by}",
         count=len(answered),
         worse=worse,
-        upper=upper(worse, len(answered)) if answered else 0.0,
+        upper=certified.upper if certified else 0.0,
         bound=bound,
     )
 
@@ -188,19 +222,18 @@ def _formats(
     asked: Sequence[RecordedRequest],
     upper: UpperBound,
     progress: Progress,
-) -> tuple[dict[tuple[str, bool, bool], StepSpeed], dict[str, LeverQuality]]:
+) -> tuple[Rounds, dict[str, LeverQuality]]:
     """Speeds of both models in all formats, and what the formats do to the small one's answers."""
-    steps: dict[tuple[str, bool, bool], StepSpeed] = {}
-    answers: dict[tuple[bool, bool], list[PlayedRequest]] = {}
-    for quantized, kv in ((False, False), (True, False), (False, True), (True, True)):
-        progress(f"speeds with {'int8' if quantized else 'bf16'} weights and {'bf16' if kv else 'f32'} KV")
-        own = options_of(options, quantized=quantized, kv=kv)
-        with closing(load_small(own)) as small:
-            steps[SMALL, quantized, kv] = measured_steps(small, rows=ROWS, repeats=order.repeats)
-            if not (quantized and kv):
-                answers[quantized, kv] = answer_all(small, asked)
-        with closing(load_large(order.config, own, plain)) as large:
-            steps[LARGE, quantized, kv] = measured_steps(large, rows=ROWS, repeats=order.repeats)
+    with ExitStack() as stack:
+        models: dict[Format, LoadedModel] = {}
+        for quantized, kv in FORMATS:
+            own = options_of(options, quantized=quantized, kv=kv)
+            models[SMALL, quantized, kv] = stack.enter_context(closing(load_small(own)))
+            models[LARGE, quantized, kv] = stack.enter_context(closing(load_large(order.config, own, plain)))
+        progress("speeds")
+        rounds = measured_rounds(models, order.repeats)
+        progress("answers in all formats")
+        answers = {name: answer_all(models[SMALL, *name], asked) for name in FORMATS[:3]}
 
     def lost(format_: tuple[bool, bool]) -> LeverQuality:
         worse = sum(
@@ -215,7 +248,7 @@ def _formats(
             bound=order.risk,
         )
 
-    return steps, {QUANTIZATION: lost((True, False)), KV_QUANTIZATION: lost((False, True))}
+    return rounds, {QUANTIZATION: lost((True, False)), KV_QUANTIZATION: lost((False, True))}
 
 
 def _token_seconds(speeds: LeverSpeeds) -> dict[str, tuple[float, float]]:

@@ -49,7 +49,7 @@ class Price(Struct, frozen=True, forbid_unknown_fields=True):
         return (3 * self.input + self.output) / 4
 
 
-class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ProbePlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How an endpoint is probed; `budget_usd` bounds what one probe of it may cost. `output_tokens` is the
     length of answers, by default that of the prompt's length. `quality_tokens` bounds an answer of the suite.
     """
@@ -74,7 +74,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     folder, with the endpoint's tokenizer."""
 
     target: RemoteTarget
-    plan: Plan
+    plan: ProbePlan
     price: Price | None
     tokenizer: str | None
 
@@ -116,11 +116,11 @@ class _Reader(Struct):
             raise UsageError(f"{where} is no table", param="file")
         given = dict(cast("Mapping[str, Any]", entry))
         own = ("provider", "model", "price", "tokenizer")
-        rows = [*own, *PROVIDER_SETTINGS, *Plan.__struct_fields__]
+        rows = [*own, *PROVIDER_SETTINGS, *ProbePlan.__struct_fields__]
         for key in given:
             known_name(key, rows, f"{where}: unknown {key!r}")
         provider, model, price, tokenizer = (given.pop(key, None) for key in own)
-        planned = {**self.common, **{k: given.pop(k) for k in Plan.__struct_fields__ if k in given}}
+        planned = {**self.common, **{k: given.pop(k) for k in ProbePlan.__struct_fields__ if k in given}}
         if not isinstance(model, str) or not model:
             raise UsageError(f"{where}.model is missing: the provider's name of the model", param="file")
         if not isinstance(tokenizer, str | None):
@@ -163,8 +163,8 @@ def _price(where: str, value: object) -> Price:
     return price
 
 
-def _plan(where: str, value: Mapping[str, Any]) -> Plan:
-    plan: Plan = _converted(where, dict(value), Plan)
+def _plan(where: str, value: Mapping[str, Any]) -> ProbePlan:
+    plan: ProbePlan = _converted(where, dict(value), ProbePlan)
     bounds = {
         "prompt_tokens": (plan.prompt_tokens, 50, MAX_PROMPT_TOKENS),
         "parallel": (plan.parallel, 1, MAX_PARALLEL),

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import io
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from in_process import Running
+from msgspec.structs import replace
+
+from headrace.api.statements import checked_settings
+from headrace.errors import UsageError
 
 pytest.importorskip("duckdb", reason="needs headrace[data]")
 
@@ -85,3 +91,57 @@ def test_no_datasets(server: Running) -> None:
     reply = server.http().post("/v1/sql", json={"sql": "SELECT 1"})
     assert reply.status_code == 501
     assert "[datasets]" in reply.json()["error"]["message"]
+
+
+def workers() -> set[int]:
+    """Workers of SQL, and forks of them, that use the CPU."""
+    return {int(one.name) for one in Path("/proc").glob("[0-9]*") if _works(one)}
+
+
+def _works(process: Path) -> bool:
+    state = _read(process / "stat").rpartition(b") ")[2][:1]
+    return state == b"R" and b"headrace.data.worker" in _read(process / "cmdline")
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_a_client_that_leaves_ends_its_statement(serve: Callable[..., Running], tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x\n1\n")
+    running = serve(datasets={"a": {"from": f"file:{tmp_path}/a.csv"}}, sql={"seconds": 60, "parallel": 1})
+    before = workers()
+    endless = "SELECT sum(a.range * b.range % 7) FROM range(10000000000) a, range(100000) b"
+    with pytest.raises(httpx.ReadTimeout):
+        running.http().post("/v1/sql", json={"sql": endless}, timeout=httpx.Timeout(20, read=3))
+    answered = poll_until(lambda: running.http().post("/v1/sql", json={"sql": "SELECT 1 AS x"}), 200)
+    assert answered == [{"x": 1}]  # its place is free
+    end = time.monotonic() + 20
+    while workers() - before and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not workers() - before
+
+
+def poll_until(ask: Callable[[], httpx.Response], status: int) -> Any:
+    end = time.monotonic() + 20  # a third of the limit of the statement that was left
+    while (reply := ask()).status_code != status and time.monotonic() < end:
+        time.sleep(0.05)
+    assert reply.status_code == status, reply.text
+    return reply.json()
+
+
+def test_new_settings_make_a_new_engine(served: Running, tmp_path: Path) -> None:
+    http, service = served.http(), served.server.config.app.state.service  # type: ignore[union-attr]
+    assert http.post("/v1/sql", json={"sql": "SELECT count(*) AS n FROM people"}).json() == [{"n": 3}]
+    (tmp_path / "more.csv").write_text("x\n1\n")
+    before = service.settings
+    datasets = {"more": {"from": f"file:{tmp_path}/more.csv"}}
+    service.configure(replace(before, datasets=datasets))
+    assert http.post("/v1/sql", json={"sql": "SELECT x FROM more"}).json() == [{"x": 1}]
+    assert http.post("/v1/sql", json={"sql": "SELECT * FROM people"}).status_code == 400
+    with pytest.raises(UsageError):
+        checked_settings(replace(before, datasets={"a": {"form": "file:x.csv"}}))

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from fake_provider import Exchange, Gateway, fail, send
+
+from headrace.economy.ledger import Ledger
+from headrace.storage.database import Database
 
 Start = Callable[..., Gateway]
 USAGE = {"prompt_tokens": 7, "total_tokens": 7}
@@ -136,3 +140,25 @@ def test_it_is_booked(gateway: Start) -> None:
     prices = {"work/far-1": {"input": 2}}
     server, _ = gateway(vectors([1.0]), prices=prices)
     assert float(post(server, input="a").headers["x-headrace-cost-usd"]) == pytest.approx(7 * 2e-6)
+
+
+def test_budgets_hold(gateway: Start, tmp_path: Path) -> None:
+    """What is set aside bounds the inputs, and nothing is sent that the budget does not afford."""
+    flags = {"prices": {"work/far-1": {"input": 1_000}}, "store": str(tmp_path / "store")}
+    server, provider = gateway(vectors([1.0]), budgets={"all": {"usd": 0.05}}, **flags)
+    assert post(server, input="a").status_code == 200  # 7 tokens: $0.007
+    assert (
+        post(server, input="word " * 10).status_code == 402
+    )  # 50 bytes may be 50 tokens, and what is around
+    assert len(provider.exchanges) == 1
+    assert post(server, input="a").status_code == 200
+    assert len(provider.exchanges) == 2
+
+
+def test_usage_that_cannot_be_right_is_disputed(gateway: Start, tmp_path: Path) -> None:
+    wrong = vectors([1.0], usage={"prompt_tokens": 9_000, "total_tokens": 9_000})
+    store = tmp_path / "store"
+    server, _ = gateway(wrong, prices={"work/far-1": {"input": 1}}, store=str(store))
+    assert post(server, input="a").status_code == 200
+    [(_, entry)] = Ledger(Database(store)).entries()
+    assert entry.status == "disputed" and "9,000 tokens of input" in entry.reason
