@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from fake import FakeModel
-from fake_provider import Exchange, Gateway, delta, events, usage
+from fake_provider import Exchange, Gateway, delta, events, running_provider, usage
 
 from headrace.chat.messages import Message
 from headrace.chat.tool_formats.events import Arguments, CallEnd, CallStart, Reasoning, Text
@@ -159,6 +159,21 @@ def test_without_a_local_target_personal_data_is_refused(gateway: Callable[..., 
     ask: list[Any] = [{"role": "user", "content": "I am zoe@example.org"}]
     reply = server.http().post("/v1/chat/completions", json={"model": "auto", "messages": ask})
     assert reply.status_code == 400 and "EMAIL_ADDRESS" in reply.text and not provider.exchanges
+
+
+def test_neither_counting_tokens_nor_embedding_sends_personal_data(gateway: Callable[..., Gateway]) -> None:
+    """Both reach a provider by another way than answers."""
+    remote = {"auto": {"targets": ["claude/x"], "privacy": "redact"}}
+    with running_provider(echo) as other:
+        providers = {"claude": {"dialect": "anthropic", "base_url": other.url, "api_key_env": "PATH"}}
+        server, provider = gateway(echo, providers=providers, remote=remote)
+        ask: list[Any] = [{"role": "user", "content": "I am zoe@example.org"}]
+        client = server.http()
+        counted = client.post("/v1/messages/count_tokens", json={"model": "auto", "messages": ask})
+        embedded = client.post("/v1/embeddings", json={"model": "auto", "input": "zoe@example.org"})
+        assert counted.status_code == 400 and "personal data" in counted.text, counted.text
+        assert embedded.status_code == 400, embedded.text
+        assert not other.exchanges and not provider.exchanges
 
 
 def test_a_search_that_fails_counts_as_personal(

@@ -134,6 +134,8 @@ class AttemptRun:
         await self._settle("ok", "yes")
 
     def _measure(self, first_s: float) -> None:
+        if not isinstance(self._request, GenerationRequest):
+            return
         tokens = self._usage.tokens
         output = 0 if tokens is None else tokens.output + tokens.reasoning
         total_s = time.monotonic() - self._start_s

@@ -156,10 +156,9 @@ class Planner:
             return 0
         own = CallContext(request_id="most", account=Account("", KeyLimits()))
         try:
-            sent = state.remote.adapted(request, route.settings.drop, own)
+            sent = only_generates(state.remote.adapted(request, route.settings.drop, own), state.name)
         except HeadraceError:  # it is refused when its turn comes
             return None
-        assert isinstance(sent, GenerationRequest)
         output = output_bound(sent, state.remote.target).most
         tokens = TokenCounts(input=state.remote.most_input(sent), output=output)
         return self.quoter.most(state.provider, state.provider_model, tokens)
@@ -180,9 +179,18 @@ class Planner:
 
 
 def is_plain(route: Route, request: InferenceRequest) -> bool:
-    """Whether the targets of a route are tried in their order, whatever the request is."""
-    settings = route.settings
-    return settings.route in ("ordered", "fixed") and settings.privacy == "off" and request.route is None
+    """Whether the targets of a route are tried in their order, whatever the request is. Policies are for what
+    generates; personal data is for everything."""
+    if looks_for_personal_data(route, request):
+        return False
+    is_ordered = route.settings.route in ("ordered", "fixed") and request.route is None
+    return is_ordered or not isinstance(request, GenerationRequest)
+
+
+def looks_for_personal_data(route: Route, request: InferenceRequest) -> bool:
+    """Whether a request may be kept from leaving this machine."""
+    asked = request.route is not None and request.route.privacy is not None
+    return asked or route.settings.privacy != "off" or route.settings.route == "privacy"
 
 
 def purse_of(plan: RoutePlan, states: Sequence[TargetState]) -> Purse | None:

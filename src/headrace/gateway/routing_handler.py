@@ -18,6 +18,7 @@ from headrace.gateway.planning import (
     RoutePlan,
     check_uncertified,
     is_plain,
+    looks_for_personal_data,
     purse_of,
 )
 from headrace.gateway.policies.registry import policy_named
@@ -137,6 +138,12 @@ class RoutingHandler:
         does not count."""
         call.model = route.name
         self._check_hops(route, call)
+        if looks_for_personal_data(route, request):
+            raise TargetRefused(
+                f"{route.name!r} looks for personal data before a prompt leaves this machine, and a provider "
+                "would count its tokens: name a model of this machine",
+                param="model",
+            )
         remote = self._state(route.targets[0]).remote
         if remote is None:
             raise TargetRefused(
