@@ -113,3 +113,32 @@ def _from_url(url: str, where: str) -> dict[str, str]:
 def local_path(path: str) -> str:
     """A path of this machine, from its root; ~ is the home folder. Patterns stay patterns."""
     return str(Path(path).expanduser().absolute())
+
+
+def attached_file(opened: Opened, extensions: tuple[str, ...], options: str) -> Source:
+    """A table of a database that is a file of this machine, PATH#TABLE; `options` are those of ATTACH."""
+    path, table = split_table(opened)
+    name = quoted(opened.attached)
+    return Source(
+        relation=f"{name}.{qualified(table, opened.where)}",
+        extensions=extensions,
+        statements=(f"ATTACH {literal(local_path(path))} AS {name} ({options})",),
+    )
+
+
+def attached_server(opened: Opened, kind: str, port: int, first: tuple[str, ...] = ()) -> Source:
+    """A table of a server of databases that DuckDB knows as `kind`. Its fields are in a secret, so that no
+    name of a database shows them. The statements `first` come before it is attached."""
+    fields = ", ".join(
+        f"{key.upper()} {literal(value)}" for key, value in server_fields(opened, port).items()
+    )
+    name = quoted(opened.attached)
+    return Source(
+        relation=f"{name}.{qualified(opened.location, opened.where)}",
+        extensions=(f"{kind}_scanner",),
+        statements=(
+            *first,
+            f"CREATE SECRET {name} (TYPE {kind}, {fields})",
+            f"ATTACH '' AS {name} (TYPE {kind}, READ_ONLY, SECRET {name})",
+        ),
+    )

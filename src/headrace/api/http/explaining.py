@@ -25,9 +25,7 @@ class Explaining:
 
     async def __call__(self, message: Message) -> None:
         """See ASGI's `send`."""
-        if not self._call.explain:
-            await self._send(message)
-        elif message["type"] == "http.response.start":
+        if message["type"] == "http.response.start":
             self._type = _header(message, b"content-type").partition(b";")[0]
             self._start = message  # a length in it is not known before the body is
             if self._type != _JSON and not _header(message, b"content-length"):
