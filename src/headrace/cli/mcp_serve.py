@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 from functools import partial
 
 from headrace.api.service import Service
@@ -14,7 +15,6 @@ from headrace.config.sources import model_entries
 from headrace.config.stderr_log import log_to_stderr
 from headrace.inference.call_context import CallContext, new_request_id
 from headrace.loading.free_memory import free_memory_bytes
-from headrace.tools.mcp.server import Context, mcp_server, serve_stdio
 from headrace.workers.model_manager import ModelManager
 from headrace.workers.model_spec import ModelSpec, read_specs
 from headrace.workers.worker_loader import WorkerLoader
@@ -38,13 +38,14 @@ def run(model: str | None, settings: Settings) -> None:
 
 
 async def _serve(service: Service) -> None:
+    server = importlib.import_module("headrace.tools.mcp.server")
     account = service.keys.everybody
 
-    def new_call(context: Context) -> CallContext:
+    def new_call(context: object) -> CallContext:
         return CallContext(request_id=new_request_id(), account=account)
 
     try:
-        await serve_stdio(mcp_server(service.tools, new_call))
+        await server.serve_stdio(server.mcp_server(service.tools, new_call))
     finally:
         await service.tools.close()
         await service.remote.close()

@@ -100,8 +100,8 @@ def _read(name: str, entry: object) -> McpSettings:
     where = f"mcp.{name}"
     if not _NAME.fullmatch(name):
         raise UsageError(
-            f"{where}: a server's name is up to 32 small letters, digits and -, with a letter or digit at both "
-            "ends"
+            f"{where}: a server's name is up to 32 small letters, digits and -, which begins and ends with "
+            "none of the last"
         )
     if not isinstance(entry, Mapping):
         raise UsageError(f"{where} is no table")

@@ -19,7 +19,7 @@ from headrace.config.mcp import McpSettings
 from headrace.config.secrets import KeyOf, secret_of, without
 from headrace.tools.mcp.http import http_server
 from headrace.tools.mcp.pins import MAX_TOOLS, PinnedServer
-from headrace.tools.mcp.stdio import Program, Watch, child_process
+from headrace.tools.mcp.stdio import ChildProgram, Watch, child_process
 from headrace.tools.tool import Arguments, Json, ToolImage, ToolResult, ToolTimeout, ToolUnavailable
 from headrace.tools.visible import cut, visible
 
@@ -58,7 +58,7 @@ class ServerSecrets:
         return cut(visible(without(text, self.hidden)), most)[0]
 
 
-class Session:
+class McpSession:
     """Lives on one event loop. `definitions` are the tools as they were listed last, as the protocol writes
     them, `seen` their pins once these were made. One that has ended is not used again."""
 
@@ -193,7 +193,7 @@ class Session:
         if settings.url is not None:
             return http_server(settings.url, self._secrets.headers, settings.timeout)
         words = [*settings.command, *settings.args]
-        return child_process(Program(words, self._secrets.variables, settings.memory), self._watch)
+        return child_process(ChildProgram(words, self._secrets.variables, settings.memory), self._watch)
 
     async def _heard(self, message: Any) -> None:
         if isinstance(message, types.ToolListChangedNotification):

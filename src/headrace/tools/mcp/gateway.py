@@ -17,7 +17,7 @@ from headrace.errors import HeadraceError, Overloaded, UsageError
 from headrace.inference.call_context import CallContext
 from headrace.inference.loop_thread import LoopThread
 from headrace.tools.arguments import check_arguments, check_value
-from headrace.tools.mcp.client import Session
+from headrace.tools.mcp.client import McpSession
 from headrace.tools.mcp.pins import (
     Lock,
     LockFile,
@@ -66,7 +66,7 @@ class _Server:
 
     def __init__(self, name: str, settings: McpSettings) -> None:
         self.name, self.settings = name, settings
-        self.sessions: dict[str, Session] = {}
+        self.sessions: dict[str, McpSession] = {}
         self.opening = asyncio.Lock()
         self.found: PinnedServer | None = None
         self.found_s = 0.0
@@ -268,7 +268,7 @@ class McpGateway:
             raise ToolQuarantined(f"the tool {name!r} may not be used: {state.reason}", param="name")
         return pin
 
-    async def _session(self, server: _Server, key: str) -> Session:
+    async def _session(self, server: _Server, key: str) -> McpSession:
         async with server.opening:
             live = {one: session for one, session in server.sessions.items() if not session.ended}
             server.sessions = live
@@ -285,7 +285,7 @@ class McpGateway:
                     f"the server of tools {server.name!r} is another program or address than approved: "
                     f"headrace mcp diff {server.name}"
                 )
-            session = Session(server.name, server.settings, self._key_of)
+            session = McpSession(server.name, server.settings, self._key_of)
             session.identity = identity
             await session.open()
             server.sessions[key] = session
@@ -300,7 +300,7 @@ class McpGateway:
 
     async def _asked(self, server: _Server) -> str:
         """List the tools with a session of its own, which is ended; what the program said."""
-        session = Session(server.name, server.settings, self._key_of)
+        session = McpSession(server.name, server.settings, self._key_of)
         session.identity = await self._identity(server)
         try:
             await session.open()
@@ -311,7 +311,7 @@ class McpGateway:
         return session.said
 
 
-def _compare(server: _Server, session: Session) -> None:
+def _compare(server: _Server, session: McpSession) -> None:
     """Take over what a session has found."""
     if session.seen is None:
         session.seen = pin_server(session.identity, session.definitions)
@@ -329,7 +329,7 @@ async def _make_place(server: _Server) -> None:
     await server.sessions.pop(min(idle)[1]).close()
 
 
-async def _close(sessions: Sequence[Session]) -> None:
+async def _close(sessions: Sequence[McpSession]) -> None:
     await asyncio.gather(*(session.close() for session in sessions))
 
 

@@ -35,7 +35,7 @@ _LAUNCHER = Path(headrace.isolation.__file__).with_name("limited_exec.py")
 _TAIL = 2048
 
 
-class Program(Struct, frozen=True):
+class ChildProgram(Struct, frozen=True):
     """What is started: `variables` are added to the few that every program gets."""
 
     words: Sequence[str]
@@ -58,7 +58,7 @@ class Watch:
 
 
 @asynccontextmanager
-async def child_process(program: Program, watch: Watch) -> AsyncGenerator[TransportStreams]:
+async def child_process(program: ChildProgram, watch: Watch) -> AsyncGenerator[TransportStreams]:
     """The streams of a child that is ended, with all that it started, when the block is left."""
     environment = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
     process = await asyncio.create_subprocess_exec(
