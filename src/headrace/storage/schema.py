@@ -263,4 +263,19 @@ MIGRATIONS: Mapping[str, Sequence[str]] = {
             is_closed INTEGER NOT NULL
         ) WITHOUT ROWID""",
     ),
+    "agent_runs": (
+        """CREATE TABLE agent_runs (
+            id TEXT PRIMARY KEY,
+            owner TEXT NOT NULL,
+            used_s REAL NOT NULL,
+            request BLOB NOT NULL
+        )""",
+        "CREATE INDEX agent_runs_by_use ON agent_runs (used_s)",
+        """CREATE TABLE agent_steps (
+            run_id TEXT NOT NULL REFERENCES agent_runs (id) ON DELETE CASCADE,
+            name TEXT NOT NULL,
+            body BLOB,
+            PRIMARY KEY (run_id, name)
+        ) WITHOUT ROWID""",
+    ),
 }
