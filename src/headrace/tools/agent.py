@@ -258,7 +258,7 @@ class _Run:
 
     async def _made(self, number: int) -> AsyncGenerator[Batch]:
         began_s = time.monotonic()
-        opened = await self._opened()
+        opened = await self._opened(number)
         if opened is None:
             return
         prepared, batches = opened
@@ -303,9 +303,9 @@ class _Run:
         await self._journal.finish(self._plan.run_id, str(number), msgspec.json.encode(step))
         self._step = step
 
-    async def _opened(self) -> tuple[Prepared, EventBatches] | None:
+    async def _opened(self, number: int) -> tuple[Prepared, EventBatches] | None:
         """The stream of the next answer, with as many tokens as are left; None where there are none."""
-        request = self._next_request()
+        request = self._next_request(number)
         batches, prepared = await self._begun(request)
         most = self._plan.budget.tokens
         if most is None:
@@ -337,8 +337,10 @@ class _Run:
         assert isinstance(prepared, Prepared)
         return batches, prepared
 
-    def _next_request(self) -> ChatRequest:
+    def _next_request(self, number: int) -> ChatRequest:
         budget, request = self._plan.budget, self._request
+        if number:  # the one before may not have ended everywhere
+            request = replace(request, id=f"{request.id}.{number}")
         if budget.seconds is not None:
             left_s = max(budget.seconds - self._seconds, 0.001)
             request = replace(request, deadline_s=min(left_s, request.deadline_s or left_s))

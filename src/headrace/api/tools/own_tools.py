@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -10,7 +11,7 @@ from headrace.api.openai.chat_completions import complete_chat
 from headrace.api.openai.embeddings import embed
 from headrace.api.openai.models import model_cards
 from headrace.config.datasets import read_datasets
-from headrace.data.engine import DataEngine
+from headrace.data.engine import DataEngine, Parameter
 from headrace.data.job import SqlAnswer
 from headrace.errors import HeadraceError, InvalidRequest
 from headrace.grammar.sql import quoted
@@ -74,7 +75,16 @@ def own_tools(service: Service) -> tuple[OwnTool, ...]:
             _tool(
                 "sql",
                 "Run one SELECT over the datasets (DuckDB's SQL); the rows as JSON.",
-                {"sql": _TEXT, "max_rows": {"type": "integer", "minimum": 1, "maximum": MAX_ROWS}},
+                {
+                    "sql": _TEXT,
+                    "parameters": {
+                        "type": "array",
+                        "items": {"type": ["string", "number", "boolean", "null"]},
+                        "maxItems": 100,
+                        "description": "Values of $1, $2, …",
+                    },
+                    "max_rows": {"type": "integer", "minimum": 1, "maximum": MAX_ROWS},
+                },
                 sql.rows,
                 required=["sql"],
                 reads_only=True,
@@ -130,17 +140,24 @@ class _SqlTools:
 
     async def rows(self, arguments: Arguments, call: CallContext) -> ToolResult:
         try:
-            answer = await self._answer(arguments["sql"], call, arguments.get("max_rows", MAX_ROWS))
+            answer = await self._answer(
+                arguments["sql"],
+                call,
+                arguments.get("max_rows", MAX_ROWS),
+                arguments.get("parameters", ()),
+            )
         except InvalidRequest as error:
             return ToolResult(text=visible(error.message), is_error=True)
         text, is_cut = cut(visible(answer.body.decode()), MAX_RESULT)
         note = f"\n[cut to {MAX_RESULT:,} bytes of {answer.rows:,} rows]" if is_cut else ""
         return ToolResult(text=text + note, cut=is_cut)
 
-    async def _answer(self, sql: str, call: CallContext, rows: int | None = None) -> SqlAnswer:
+    async def _answer(
+        self, sql: str, call: CallContext, rows: int | None = None, parameters: Sequence[Parameter] = ()
+    ) -> SqlAnswer:
         def run(engine: DataEngine, stop: WorkStop) -> SqlAnswer:
             key = call.account.name or None
-            return engine.sql(sql, format="json", key=key, rows=rows, stop=stop)
+            return engine.sql(sql, parameters, format="json", key=key, rows=rows, stop=stop)
 
         return await self._service.statements.run(run)
 
