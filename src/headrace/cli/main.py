@@ -24,6 +24,8 @@ COMMANDS = {
     "entities": "Find entities in a text, by labels of your own.",
     "redact": "Replace personal data in a text.",
     "sql": "Run SQL over the datasets of headrace.toml.",
+    "nsql": "Ask the datasets of headrace.toml a question in words.",
+    "agent": "Let a model use tools until a task is done.",
     "mcp": "Use servers of tools (MCP), and approve what they offer.",
     "ps": "List the models of a running server.",
     "stop": "Unload a model of a running server.",
