@@ -454,10 +454,7 @@ class _Run:
         if decision.startswith("result:"):
             result = ToolResult(text=decision.removeprefix("result:"))
         elif decision != "approve":
-            was_begun = name in self._kept
-            text = (
-                "It is not known whether this call was made." if was_begun else "The user has refused this."
-            )
+            text = "It is not known whether this call was made." if name in self._kept else _REFUSED
             result = ToolResult(text=text, is_error=True)
         else:
             if not spec.reads_only:

@@ -10,6 +10,7 @@ import msgspec
 from headrace.api.openai.chat_completions import complete_chat
 from headrace.api.openai.embeddings import embed
 from headrace.api.openai.models import model_cards
+from headrace.api.statements import Statements
 from headrace.config.datasets import read_datasets
 from headrace.data.engine import DataEngine, Parameter
 from headrace.data.job import SqlAnswer
@@ -32,7 +33,6 @@ _DATASET: Json = {"type": "string", "minLength": 1, "maxLength": 63}
 
 def own_tools(service: Service) -> tuple[OwnTool, ...]:
     """Those that the server's settings give it."""
-    sql = _SqlTools(service)
     models = _ModelTools(service)
     found = [
         _tool("models", "Names of the models that this server has.", {}, models.names, reads_only=True),
@@ -60,37 +60,41 @@ def own_tools(service: Service) -> tuple[OwnTool, ...]:
         ),
     ]
     if read_datasets(service.settings.datasets):
-        found += [
-            _tool(
-                "list_datasets", "Names of the datasets that SQL may read.", {}, sql.names, reads_only=True
-            ),
-            _tool(
-                "table_schema",
-                "Names and types of the columns of a dataset.",
-                {"dataset": _DATASET},
-                sql.schema,
-                required=["dataset"],
-                reads_only=True,
-            ),
-            _tool(
-                "sql",
-                "Run one SELECT over the datasets (DuckDB's SQL); the rows as JSON.",
-                {
-                    "sql": _TEXT,
-                    "parameters": {
-                        "type": "array",
-                        "items": {"type": ["string", "number", "boolean", "null"]},
-                        "maxItems": 100,
-                        "description": "Values of $1, $2, …",
-                    },
-                    "max_rows": {"type": "integer", "minimum": 1, "maximum": MAX_ROWS},
-                },
-                sql.rows,
-                required=["sql"],
-                reads_only=True,
-            ),
-        ]
+        found += sql_tools(service.statements)
     return tuple(found)
+
+
+def sql_tools(statements: Statements) -> tuple[OwnTool, ...]:
+    """SQL over datasets, as the key of a call may read them."""
+    sql = _SqlTools(statements)
+    return (
+        _tool("list_datasets", "Names of the datasets that SQL may read.", {}, sql.names, reads_only=True),
+        _tool(
+            "table_schema",
+            "Names and types of the columns of a dataset.",
+            {"dataset": _DATASET},
+            sql.schema,
+            required=["dataset"],
+            reads_only=True,
+        ),
+        _tool(
+            "sql",
+            "Run one SELECT over the datasets (DuckDB's SQL); the rows as JSON.",
+            {
+                "sql": _TEXT,
+                "parameters": {
+                    "type": "array",
+                    "items": {"type": ["string", "number", "boolean", "null"]},
+                    "maxItems": 100,
+                    "description": "Values of $1, $2, …",
+                },
+                "max_rows": {"type": "integer", "minimum": 1, "maximum": MAX_ROWS},
+            },
+            sql.rows,
+            required=["sql"],
+            reads_only=True,
+        ),
+    )
 
 
 def _tool(
@@ -123,11 +127,11 @@ def _json_result(value: object) -> ToolResult:
 class _SqlTools:
     """What the key of a call may read; errors of statements are results, so that a model can correct them."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self, statements: Statements) -> None:
+        self._statements = statements
 
     async def names(self, arguments: Arguments, call: CallContext) -> ToolResult:
-        engine = await self._service.statements.engine()
+        engine = await self._statements.engine()
         role = engine.limits.of(call.account.name or None).role
         return _json_result([one.name for one in engine.catalogue if engine.catalogue.visible(one, role)])
 
@@ -159,7 +163,7 @@ class _SqlTools:
             key = call.account.name or None
             return engine.sql(sql, parameters, format="json", key=key, rows=rows, stop=stop)
 
-        return await self._service.statements.run(run)
+        return await self._statements.run(run)
 
 
 class _ModelTools:
