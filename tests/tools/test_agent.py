@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 from scripted import ScriptedModel
+from tool_servers import HERE, call_of
 
-from conftest import HERE, call_of
 from headrace.chat.messages import Message
 from headrace.chat.tool_formats.events import Text
 from headrace.errors import InvalidRequest

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from scripted import ScriptedModel
+from tool_servers import GatewayMaker, raw
 
-from conftest import GatewayMaker, raw
 from headrace import Agent
 from headrace.cli.main import main
 from headrace.config.sources import load_settings

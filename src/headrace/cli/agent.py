@@ -19,8 +19,8 @@ from headrace.inference.events import InferenceEvent, ToolCalled, ToolReturned
 HELP = """Let a model use tools until a task is done.
 
 Tools are `sql` (the datasets of headrace.toml), `mcp:SERVER` (its approved tools) and `mcp:SERVER/TOOL`.
-Calls that do not only read are asked about. Each step is kept in the store: a run that was interrupted goes on with
---resume.
+Calls that do not only read are asked about. Each step is kept in the store: a run that was interrupted goes
+on with --resume.
 
 \b
 Examples:

@@ -15,7 +15,7 @@ from headrace.cli.terminal import note
 from headrace.config.settings import Settings
 from headrace.data.engine import DataEngine
 from headrace.data.job import SqlAnswer
-from headrace.data.nsql import NsqlAnswer, Question, answer_question
+from headrace.data.nsql import NsqlAnswer, NsqlQuestion, answer_question
 from headrace.errors import UsageError
 from headrace.grammar.sql import quoted
 from headrace.inference.keywords import new_call, new_id
@@ -75,7 +75,7 @@ async def _ask(
     question: str, datasets: tuple[str, ...], count: int, model: str | None, engine: DataEngine
 ) -> NsqlAnswer:
     async with AsyncLLM(model) as llm:
-        asked = Question(
+        asked = NsqlQuestion(
             text=question,
             request=ChatRequest(id=new_id(), messages=()),
             datasets=datasets,

@@ -65,7 +65,7 @@ class NsqlAnswer(Struct, frozen=True, kw_only=True):
     agreement: int = 1
 
 
-class Question(Struct, frozen=True, kw_only=True):
+class NsqlQuestion(Struct, frozen=True, kw_only=True):
     """What is asked of which datasets (none: all). `candidates` statements are compared, `repairs` may be
     made where none can be run."""
 
@@ -78,7 +78,7 @@ class Question(Struct, frozen=True, kw_only=True):
 
 
 async def answer_question(
-    question: Question, statements: Statements, handler: Handler, call: CallContext
+    question: NsqlQuestion, statements: Statements, handler: Handler, call: CallContext
 ) -> NsqlAnswer:
     """Write a statement and run it. Raises NsqlFailed, and what the engine says of limits and sources."""
     tables = await statements.tables(question.datasets)

@@ -40,7 +40,7 @@ from headrace.inference.handler import Batch, EventBatches, Handler
 from headrace.inference.requests import ChatRequest, InferenceRequest, RouteWishes
 from headrace.inference.result import ResultCollector
 from headrace.tools.tool import ServedTools, ToolResult, ToolSpec, spotlighted
-from headrace.tools.verify import Check, Verifier
+from headrace.tools.verify import AnswerCheck, Verifier
 
 MAX_SAME = 3
 """Times of a call with the same result, after which a run ends."""
@@ -63,7 +63,7 @@ _REFUSED = "The user has refused this call."
 _NO_TIMING = Timing(0.0, 0.0, 0.0)
 
 
-class AgentBudget(Struct, frozen=True, kw_only=True):
+class AgentBudget(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a run may use. `steps` are answers of the model, `tokens` those of all its prompts and answers. Of
     `usd` each step may cost an equal part at most, so that the sum is a bound."""
 
@@ -89,7 +89,7 @@ class AgentPlan(Struct, frozen=True, kw_only=True):
     run_id: str
     tools: tuple[ToolSpec, ...]
     budget: AgentBudget = AgentBudget()
-    checks: tuple[Check, ...] = ()
+    checks: tuple[AnswerCheck, ...] = ()
     max_repairs: int = 1
     approval: frozenset[str] = frozenset()
     decisions: Mapping[str, Decision] = field(default_factory=dict[str, Decision])

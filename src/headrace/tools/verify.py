@@ -24,7 +24,7 @@ MAX_PATTERN = 4096
 _re2: Any = importlib.import_module("re2")  # it has no types
 
 
-class Check(Struct, frozen=True, forbid_unknown_fields=True):
+class AnswerCheck(Struct, frozen=True, forbid_unknown_fields=True):
     """One check. `schema` is of kind schema; `pattern` must match somewhere (kind regex); `sql` selects one
     value, true where the answer, its parameter $1, is right; `question` is asked of the model `judge` (None:
     the one that answers), which says yes or no."""
@@ -40,10 +40,10 @@ class Check(Struct, frozen=True, forbid_unknown_fields=True):
 _NEEDS = {"schema": "schema", "regex": "pattern", "sql": "sql", "judge": "question"}
 
 
-def read_checks(given: object) -> tuple[Check, ...]:
+def read_checks(given: object) -> tuple[AnswerCheck, ...]:
     """Checks as a request has them; InvalidRequest for what is none."""
     try:
-        checks = msgspec.convert(given, tuple[Check, ...])
+        checks = msgspec.convert(given, tuple[AnswerCheck, ...])
     except msgspec.ValidationError as error:
         raise InvalidRequest(f"verify: {error}", param="verify") from None
     for check in checks:
@@ -63,7 +63,7 @@ class Verifier:
         self._handler, self._tools = handler, tools
 
     async def problem(
-        self, checks: tuple[Check, ...], answer: str, request: ChatRequest, call: CallContext
+        self, checks: tuple[AnswerCheck, ...], answer: str, request: ChatRequest, call: CallContext
     ) -> str | None:
         """What is wrong with an answer, for the model that corrects it; None where all checks pass."""
         for check in checks:
@@ -73,7 +73,7 @@ class Verifier:
         return None
 
     async def _problem(
-        self, check: Check, answer: str, request: ChatRequest, call: CallContext
+        self, check: AnswerCheck, answer: str, request: ChatRequest, call: CallContext
     ) -> str | None:
         if check.schema is not None:
             return _schema_problem(answer, check.schema)
@@ -88,7 +88,9 @@ class Verifier:
             return None if right else f"the check {check.sql} is not true of it"
         return await self._judged(check, answer, request, call)
 
-    async def _judged(self, check: Check, answer: str, request: ChatRequest, call: CallContext) -> str | None:
+    async def _judged(
+        self, check: AnswerCheck, answer: str, request: ChatRequest, call: CallContext
+    ) -> str | None:
         asked = f"{check.question}\n\nAnswer to judge:\n{answer}\n\nSay yes or no."
         judging = replace(
             request,

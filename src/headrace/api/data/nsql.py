@@ -19,7 +19,7 @@ from headrace.api.http.generation import done
 from headrace.api.service import Service, get_service, new_id
 from headrace.data.engine import DataEngine
 from headrace.data.job import Format, SqlAnswer
-from headrace.data.nsql import NsqlAnswer, NsqlAttempt, Question, answer_question
+from headrace.data.nsql import NsqlAnswer, NsqlAttempt, NsqlQuestion, answer_question
 from headrace.errors import InvalidRequest
 from headrace.grammar.sql import quoted
 from headrace.inference.call_context import CallContext
@@ -111,7 +111,7 @@ async def ask_sql(http: HttpRequest) -> Response:
     kind = _accepted(http)
     service, call = get_service(http), call_of(http)
     body = await read_checked(NsqlBody, http)
-    question = Question(
+    question = NsqlQuestion(
         text=body.query,
         request=ChatRequest(id=new_id("nsql"), model=body.model, messages=()),
         datasets=tuple(body.datasets),
