@@ -34,7 +34,7 @@ RANKS = {
     "tasks": 11,
     "providers": 11,
     "data": 11,
-    "search": 11,
+    "search": 12,
     "tools": 11,
     "journal": 11,
     "gateway": 12,

@@ -59,6 +59,8 @@ class Data:
         Raises UsageError for what is wrong in them, ExtraMissing without `headrace[data]`.
         """
         cache = default_cache_dir()
+        self._settings = load_settings()
+        self._search: Any = None
         if datasets is None:
             if file is not None:
                 if not Path(file).is_file():
@@ -66,7 +68,7 @@ class Data:
                 content = read_file(Path(file))
                 datasets, sql = content.get("datasets"), sql or content.get("sql")
             else:
-                settings = load_settings()
+                settings = self._settings
                 datasets, sql, cache = settings.datasets, sql or settings.sql, settings.cache_folder
         self._engine = DataEngine(datasets, sql, cache)
 
@@ -82,6 +84,28 @@ class Data:
         answer = self._engine.sql(sql, parameters, ruled=False, explain=True)
         return "\n".join(str(row["explain_value"]) for row in Rows(answer).rows())
 
+    def search(
+        self,
+        text: str,
+        indexes: Sequence[str] | None = None,
+        *,
+        where: str | None = None,
+        limit: int = 10,
+        rerank: str | None = None,
+        keywords: Sequence[str] = (),
+    ) -> list[Any]:
+        """The best chunks for a text, of indexes that `headrace ingest` has made (None: of all): each has
+        `index`, `generation` and `hit` (`key`, `title`, `attributes`, `text`, `span`, `score`, ranks).
+
+        `where` is a condition on attributes, `rerank` the name of a reranker, `keywords` must be in a hit.
+        Raises IndexMissing and InvalidRequest.
+        """
+        if self._search is None:
+            # By name: search is of a higher rank, and loads models.
+            client = importlib.import_module("headrace.search.client")
+            self._search = client.SearchClient(self._settings)
+        return self._search.search(text, indexes, where=where, limit=limit, rerank=rerank, keywords=keywords)
+
     def datasets(self) -> list[str]:
         """The names of the datasets."""
         return [dataset.name for dataset in self._engine.catalogue]
@@ -91,8 +115,11 @@ class Data:
         return self._engine.copies.refresh(self._engine.catalogue.find(name, ruled=False))
 
     def close(self) -> None:
-        """End the process that runs statements."""
+        """End the process that runs statements, and unload models of searches."""
         self._engine.close()
+        if self._search is not None:
+            self._search.close()
+            self._search = None
 
     def __enter__(self) -> Data:
         return self
