@@ -27,10 +27,12 @@ from headrace.data.guard import StatementRefused
 from headrace.data.job import SqlAnswer
 from headrace.data.local_models import LocalModels
 from headrace.errors import HeadraceError, InvalidRequest, ModelNotFound
+from headrace.inference.keywords import new_call
 
 pytest.importorskip("duckdb", reason="needs headrace[data]")
 
 KINDS = 7
+MINE, LIKE = "'reset my password'", "'how to reset a password'"
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +97,9 @@ def test_the_value_is_the_models_own_answer(ask: Asking) -> None:
     [[value]] = ask.rows("SELECT ai('Answer:', body, max_tokens := 8) FROM mails WHERE id = 3")
     with headrace.LLM() as llm:
         said = llm.chat(
-            [{"role": "user", "content": "Answer:\n\nlist all files in folder 3"}], max_tokens=8, temperature=0
+            [{"role": "user", "content": "Answer:\n\nlist all files in folder 3"}],
+            max_tokens=8,
+            temperature=0,
         )
     assert value == said.text.strip()
 
@@ -104,7 +108,7 @@ def test_the_value_is_the_models_own_answer(ask: Asking) -> None:
     ("sql", "most"),
     [
         ("SELECT ai(body, max_tokens := 4) FROM mails LIMIT 2", 2),
-        ("SELECT ai(body, max_tokens := 4) FROM mails ORDER BY id DESC LIMIT 3", 3),
+        ("SELECT ai(body, max_tokens := 4) FROM mails ORDER BY id DESC LIMIT 3", KINDS),
         ("SELECT ai(body, max_tokens := 4) FROM mails WHERE id < 2", 2),
         ("SELECT CASE WHEN id = 5 THEN ai(body, max_tokens := 4) END FROM mails", 1),
         ("SELECT id FROM mails WHERE ai_filter('Is it?', body) AND id < 4", 4),
@@ -118,32 +122,38 @@ def test_only_what_is_needed_is_computed(ask: Asking, sql: str, most: int) -> No
 
 
 def test_filters_and_labels(ask: Asking) -> None:
-    sql = "SELECT ai_filter('Is it about files?', body), ai_probability('Is it about files?', body) FROM mails"
+    sql = (
+        "SELECT ai_filter('Is it about files?', body), ai_probability('Is it about files?', body) FROM mails"
+    )
     assert all(yes == (likely > 0.5) for yes, likely in ask.rows(sql))
     labels = "classify(body, ['a list of files', 'the weather of tomorrow'])"
     assert ask.rows(f"SELECT DISTINCT {labels} FROM mails") == [["a list of files"]]
     chosen = ask.rows("SELECT classify('2 + 2', ['math', 'poetry'], model := 'mini')")
     assert chosen in ([["math"]], [["poetry"]])
-    snowflake = "SELECT DISTINCT ai_classify(body, [{'label': 'a list of files'}, {'label': 'weather'}]) FROM mails"
+    snowflake = (
+        "SELECT DISTINCT ai_classify(body, [{'label': 'a list of files'}, {'label': 'weather'}]) FROM mails"
+    )
     assert ask.rows(snowflake) == [["a list of files"]]
 
 
 def test_vectors(ask: Asking) -> None:
     [[type_name, close, far]] = ask.rows(
-        "SELECT typeof(embed('a cat')), similarity('a cat', 'a kitten'), similarity('a cat', 'the stock market')"
+        f"SELECT typeof(embed('a cat')), similarity({MINE}, {LIKE}), similarity({MINE}, 'weather in Rome')"
     )
     assert type_name == "FLOAT[384]"
     assert far < close < 1
     [[vector, dot]] = ask.rows(
-        "SELECT embed('a cat'), list_cosine_similarity(embed('a cat')::FLOAT[], embed('a kitten')::FLOAT[])"
+        f"SELECT embed({MINE}), list_cosine_similarity(embed({MINE})::FLOAT[], embed({LIKE})::FLOAT[])"
     )
     assert dot == pytest.approx(close, abs=1e-5)
     with headrace.LLM("embed") as llm:
-        assert np.array_equal(np.array(vector, np.float32), llm.embed("a cat")[0])
+        assert np.array_equal(np.array(vector, np.float32), llm.embed("reset my password")[0])
 
 
 def test_parameters_and_names_of_columns(ask: Asking) -> None:
-    found = ask("SELECT ai(?, max_tokens := $2), 'it''s' || ai('x', max_tokens := 2) FROM mails LIMIT 1", ["hi", 3])
+    found = ask(
+        "SELECT ai(?, max_tokens := $2), 'it''s' || ai('x', max_tokens := 2) FROM mails LIMIT 1", ["hi", 3]
+    )
     names = [column.name for column in found.columns]
     assert names[0] == "ai($1, max_tokens := $2)"
     assert "__ai" not in names[1]
@@ -188,9 +198,9 @@ def test_without_models_the_functions_are_refused(ask: Asking) -> None:
 
 
 def test_limits_refuse_before_anything_is_computed(ask: Asking) -> None:
-    with pytest.raises(SqlLimit, match="7 different rows to compute.*max_ai_rows allows 6"):
+    with pytest.raises(SqlLimit, match=r"7 different rows to compute.*max_ai_rows allows 6"):
         ask("SELECT ai(body, max_tokens := 4) FROM mails", max_ai_rows=6)
-    with pytest.raises(SqlLimit, match="prompt tokens and up to 28 of output.*max_tokens allows 50"):
+    with pytest.raises(SqlLimit, match=r"prompt tokens and up to 28 of output.*max_tokens allows 50"):
         ask("SELECT ai(body, max_tokens := 4) FROM mails", max_tokens=50)
     assert computed(ask("SELECT ai(body, max_tokens := 4) FROM mails")) == (KINDS, KINDS)  # nothing was kept
     assert computed(ask("SELECT ai(body, max_tokens := 4) FROM mails", max_tokens=1)) == (KINDS, 0)
@@ -221,13 +231,14 @@ def test_accounts_share_no_values(ask: Asking, monkeypatch: pytest.MonkeyPatch) 
 
 def test_special_tokens_in_texts_are_plain(models: LocalModels) -> None:
     async def tokens() -> tuple[Any, dict[str, tuple[int, ...]]]:
-        source = models.runner
-        call = ModelWorkCall()
-        async with source.lease(None, call, "generate") as model:  # type: ignore[arg-type]
+        source, call = models.runner, new_call()
+        async with source.lease(None, call, "generate") as model:
+            template = model.template
+            assert template is not None
             found: dict[str, tuple[int, ...]] = {}
             for text in ("list files", *spellings(model)):
                 messages = (Message("user", text),)
-                render = lambda given: model.template.render(given)  # noqa: E731
+                render = lambda given: template.render(given)  # noqa: E731
                 found[text] = literal_ids(model.tokenizer, render(messages), messages, render)
             return model, found
 
@@ -257,20 +268,11 @@ def spellings(model: Any) -> list[str]:
     ]
 
 
-class ModelWorkCall:
-    """Enough of a call for a lease."""
-
-    model = ""
-
-    def when_ended(self, action: Any) -> None:
-        action()
-
-
 STATEMENT = """
 import sys
 from headrace.data.client import Data
 with Data(datasets={"mails": "file:" + sys.argv[1]}) as data:
-    found = data.sql("SELECT ai('Tell a long story about:', id, max_tokens := 40) AS a FROM mails ORDER BY id")
+    found = data.sql("SELECT ai('Tell a long story about:', id, max_tokens := 40) a FROM mails ORDER BY id")
     print(found.usage.rows, found.usage.computed, hash(str(found.rows())))
 """
 
@@ -290,7 +292,9 @@ def test_after_a_kill_only_the_rest_is_computed(tmp_path: Path) -> None:
     again = subprocess.run(command, env=variables, capture_output=True, text=True, check=True).stdout.split()
     assert again[:2] == ["300", str(300 - before)]
     assert kept(file) == 300
-    once_more = subprocess.run(command, env=variables, capture_output=True, text=True, check=True).stdout.split()
+    once_more = subprocess.run(
+        command, env=variables, capture_output=True, text=True, check=True
+    ).stdout.split()
     assert once_more == ["300", "0", again[2]]
 
 

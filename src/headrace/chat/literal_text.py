@@ -1,8 +1,8 @@
 """The tokens of a rendered conversation in which special tokens that messages spell are plain text.
 
 A template writes special tokens as text, so what a message spells like one would become one. Where no message
-holds any part of one, nothing differs from the usual way. Where one does, the conversation is rendered with marks
-in the place of its texts, and what is between the marks is encoded apart from the texts.
+holds any part of one, nothing differs from the usual way. Where one does, the conversation is rendered with
+marks in the place of its texts, and what is between the marks is encoded apart from the texts.
 """
 
 from __future__ import annotations

@@ -89,9 +89,9 @@ class SqlLimits(Struct, frozen=True, kw_only=True):
     rows: Annotated[int, Setting(help="rows of a reply", values=integer(1))] = 100_000
     bytes: Annotated[int, Setting(help="bytes of a reply", values=SIZE, shown_default="64MiB")] = 2**26
     parallel: Annotated[int, Setting(help="statements of a key at the same time", values=integer(1, 64))] = 2
-    ai_rows: Annotated[
-        int, Setting(help="rows that models compute for a statement", values=integer(1))
-    ] = 100_000
+    ai_rows: Annotated[int, Setting(help="rows that models compute for a statement", values=integer(1))] = (
+        100_000
+    )
     ai_tokens: Annotated[
         int, Setting(help="tokens that a statement may take of models", values=integer(1))
     ] = 20_000_000

@@ -1,4 +1,5 @@
-"""Calls of functions of models in the tree of a statement: found, and replaced by functions of the connection.
+"""Calls of functions of models in the tree of a statement: found, and replaced by functions of the
+connection.
 
 Runs in the process of the statement, after the guard.
 """
@@ -8,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -19,7 +20,9 @@ from headrace.data.source import literal
 
 PREFIX = "__ai_"
 """Of the names of functions that stand in the place of calls; a statement cannot name one itself."""
-_VARIES = frozenset({"COLUMN_REF", "SUBQUERY", "STAR", "WINDOW", "LAMBDA", "LAMBDA_REF", "POSITIONAL_REFERENCE"})
+_VARIES = frozenset(
+    {"COLUMN_REF", "SUBQUERY", "STAR", "WINDOW", "LAMBDA", "LAMBDA_REF", "POSITIONAL_REFERENCE"}
+)
 _RANDOM = frozenset({"random", "uuid", "gen_random_uuid", "uuidv4", "uuidv7"})
 
 
@@ -40,7 +43,7 @@ class FoundCall(msgspec.Struct):
         return [self.arguments[place] for place in self.type.varying]
 
 
-class Dialect:
+class DuckDialect:
     """DuckDB's parser, as trees."""
 
     def __init__(self, serialize: Serialize, deserialize: Serialize) -> None:
@@ -88,17 +91,18 @@ def has_calls(tree: Node) -> bool:
 def nodes_of(value: Any) -> Iterator[Node]:
     """Every object within a tree, what is within it before it."""
     if isinstance(value, dict):
-        for one in value.values():
+        node = cast("Node", value)
+        for one in node.values():
             yield from nodes_of(one)
-        yield value
+        yield node
     elif isinstance(value, list):
-        for one in value:
+        for one in cast("list[Any]", value):
             yield from nodes_of(one)
 
 
-def find_calls(tree: Node, dialect: Dialect, parameters: Sequence[object]) -> list[FoundCall]:
-    """The calls of a statement, inner ones first. Their names are in the tree in their place, and parameters are
-    constants. StatementRefused for a call in a place where none may be."""
+def find_calls(tree: Node, dialect: DuckDialect, parameters: Sequence[object]) -> list[FoundCall]:
+    """The calls of a statement, inner ones first. Their names are in the tree in their place, and parameters
+    are constants. StatementRefused for a call in a place where none may be."""
     _name_columns(tree, dialect)
     _bind(tree, dialect, parameters)
     found: dict[str, FoundCall] = {}
@@ -110,13 +114,17 @@ def find_calls(tree: Node, dialect: Dialect, parameters: Sequence[object]) -> li
         arguments = [one for one in node["children"] if not one.get("alias")]
         options = {one["alias"].lower(): one for one in node["children"] if one.get("alias")}
         if len(arguments) > MAX_ARGUMENTS:
-            raise StatementRefused(f"{function}() has {len(arguments)} arguments, at most {MAX_ARGUMENTS} may be")
+            raise StatementRefused(
+                f"{function}() has {len(arguments)} arguments, at most {MAX_ARGUMENTS} may be"
+            )
         key = json.dumps([function, _plain(arguments), _plain(options)], sort_keys=True)
         call = found.setdefault(key, FoundCall(f"{PREFIX}{len(found)}", function, arguments, options, []))
         call.nodes.append(node)
         node["function_name"] = call.name
     if len(found) > MAX_CALLS:
-        raise StatementRefused(f"there are {len(found)} calls of functions of models, at most {MAX_CALLS} may be")
+        raise StatementRefused(
+            f"there are {len(found)} calls of functions of models, at most {MAX_CALLS} may be"
+        )
     return list(found.values())
 
 
@@ -142,7 +150,7 @@ def sites_of(calls: Sequence[FoundCall], evaluate: Any) -> list[CallSite]:
     ]
 
 
-def put_in_place(calls: Sequence[FoundCall], types: Sequence[CallType], dialect: Dialect) -> None:
+def put_in_place(calls: Sequence[FoundCall], types: Sequence[CallType], dialect: DuckDialect) -> None:
     """Give every place of a call the arguments that vary, as texts."""
     for call, of_type in zip(calls, types, strict=True):
         if any(not 0 <= place < len(call.arguments) for place in of_type.varying):
@@ -165,12 +173,12 @@ def _called(node: Node) -> str | None:
 
 def _check_scalar(node: Node, function: str) -> None:
     plain = node.get("class") == "FUNCTION" and not node.get("distinct") and node.get("filter") is None
-    orders = node.get("order_bys") or {}
+    orders: Node = node.get("order_bys") or {}
     if not plain or orders.get("orders"):
         raise StatementRefused(f"{function}() takes no OVER, DISTINCT, FILTER or ORDER BY")
 
 
-def _name_columns(tree: Node, dialect: Dialect) -> None:
+def _name_columns(tree: Node, dialect: DuckDialect) -> None:
     """Keep the names that columns have before calls are replaced."""
     for node in nodes_of(tree):
         for one in node.get("select_list") or ():
@@ -180,7 +188,7 @@ def _name_columns(tree: Node, dialect: Dialect) -> None:
                 one["alias"] = dialect.select([one]).removeprefix("SELECT ").strip()
 
 
-def _bind(tree: Node, dialect: Dialect, parameters: Sequence[object]) -> None:
+def _bind(tree: Node, dialect: DuckDialect, parameters: Sequence[object]) -> None:
     """Put constants in the place of parameters."""
     for node in nodes_of(tree):
         if node.get("class") != "PARAMETER":
@@ -207,15 +215,16 @@ def _is_constant(expression: Node) -> bool:
 def _plain(value: Any) -> Any:
     """A tree without places in the text."""
     if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items() if key not in ("query_location", "alias")}
-    return [_plain(one) for one in value] if isinstance(value, list) else value
+        entries = cast("Node", value).items()
+        return {key: _plain(one) for key, one in entries if key not in ("query_location", "alias")}
+    return [_plain(one) for one in cast("list[Any]", value)] if isinstance(value, list) else value
 
 
 def _plain_value(value: Any) -> Constant:
     if value is None or isinstance(value, str | bool | int | float):
         return value
     if isinstance(value, dict):
-        return {str(key): _plain_value(one) for key, one in value.items()}
+        return {str(key): _plain_value(one) for key, one in cast("dict[Any, Any]", value).items()}
     if isinstance(value, list | tuple):
-        return [_plain_value(one) for one in value]
+        return [_plain_value(one) for one in cast("list[Any]", value)]
     return str(value)

@@ -6,6 +6,7 @@ Runs in the process of the statement.
 from __future__ import annotations
 
 import importlib
+import inspect
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +36,8 @@ MAX_BYTES = 1 << 24
 
 
 class Answers:
-    """Values of models, from the other side of `ask`. While it answers, the statement's clock stands still."""
+    """Values of models, from the other side of `ask`. While it answers, the statement's clock stands
+    still."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
@@ -47,7 +49,9 @@ class Answers:
         self._values = [{} for _ in sites]
         return decode_types(self._asked(Declare(tuple(sites))))
 
-    def values(self, call: int, rows: Sequence[Row], *, planned: bool = False, exact: bool = True) -> list[Value]:
+    def values(
+        self, call: int, rows: Sequence[Row], *, planned: bool = False, exact: bool = True
+    ) -> list[Value]:
         """A value for each row."""
         known = self._values[call]
         with self._lock:  # of several threads one asks for what both lack
@@ -70,8 +74,8 @@ class Answers:
 
 
 def register(connection: Any, calls: Sequence[FoundCall], answers: Answers | None) -> None:
-    """Make the functions of calls whose types are known. Without `answers` they are there to be planned only, and
-    give NULL."""
+    """Make the functions of calls whose types are known. Without `answers` they are there to be planned only,
+    and give NULL."""
     arrow: Any = importlib.import_module("pyarrow")
     for number, call in enumerate(calls):
         assert call.type is not None
@@ -91,7 +95,9 @@ def register(connection: Any, calls: Sequence[FoundCall], answers: Answers | Non
         )
 
 
-def _function(number: int, call_type: CallType, of_type: Any, answers: Answers | None, arrow: Any) -> Callable[..., Any]:
+def _function(
+    number: int, call_type: CallType, of_type: Any, answers: Answers | None, arrow: Any
+) -> Callable[..., Any]:
     is_constant = not call_type.varying
 
     def call(*columns: Any) -> Any:
@@ -103,6 +109,10 @@ def _function(number: int, call_type: CallType, of_type: Any, answers: Answers |
             rows = list(zip(*(column.to_pylist() for column in columns), strict=True))
         return arrow_values(answers.values(number, rows), of_type, arrow)
 
+    # DuckDB counts the parameters of a signature.
+    names = [f"a{place}" for place in range(max(1, len(call_type.varying)))]
+    parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in names]
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return call
 
 
@@ -127,5 +137,3 @@ def _parts(rows: Sequence[Row]) -> Iterator[list[Row]]:
         part.append(row)
     if part:
         yield part
-
-

@@ -6,7 +6,7 @@ import concurrent.futures
 import time
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 from msgspec import Struct
@@ -19,7 +19,6 @@ from headrace.data.questions import (
     CallType,
     Compute,
     Declare,
-    Dropped,
     Row,
     Value,
     decode_question,
@@ -65,10 +64,10 @@ class Answering:
             return encode_answer(self._run(self._declared(asked)))
         if not 0 <= asked.call < len(self._calls):
             raise WorkFailed("it asks for a call that it has not declared")
-        if isinstance(asked, Dropped):
-            self.usage.dropped[asked.reason] += 1
-            return encode_answer([])
-        return encode_answer(self._run(self._computed(self._calls[asked.call], asked)))
+        if isinstance(asked, Compute):
+            return encode_answer(self._run(self._computed(self._calls[asked.call], asked)))
+        self.usage.dropped[asked.reason] += 1
+        return encode_answer([])
 
     @property
     def warnings(self) -> list[str]:
@@ -77,7 +76,9 @@ class Answering:
         found = list(self.work.warnings if self.work is not None else ())
         if usage.failed:
             cause, _ = usage.failed.most_common(1)[0]
-            found.append(f"{usage.failed.total():,} values are NULL because they could not be computed: {cause}")
+            found.append(
+                f"{usage.failed.total():,} values are NULL because they could not be computed: {cause}"
+            )
         if usage.cut:
             found.append(f"{usage.cut:,} texts ended at max_tokens: raise it to have all of them")
         return found
@@ -128,7 +129,7 @@ class Answering:
         missing = sorted(dict.fromkeys(row for row in missing if row not in call.values))
         if missing:
             await self._compute(call, missing)
-        found: Mapping[Any, Value] = call.values
+        found = cast("Mapping[Row, Value]", call.values)
         return [found.get(row) for row in asked.rows]
 
     async def _compute(self, call: _Call, rows: Sequence[Arguments]) -> None:

@@ -29,8 +29,8 @@ class HasModel(Protocol):
 
 
 class Rows:
-    """The rows of a statement: `arrow()`, `pandas()`, `polars()`, `rows()`. `usage` is what models have done for
-    it (None without functions that they answer), `warnings` what is to be known of that."""
+    """The rows of a statement: `arrow()`, `pandas()`, `polars()`, `rows()`. `usage` is what models have done
+    for it (None without functions that they answer), `warnings` what is to be known of that."""
 
     def __init__(self, answer: SqlAnswer) -> None:
         self._answer = answer
@@ -70,9 +70,9 @@ class Data:
         sql: Mapping[str, object] | None = None,
         llm: HasModel | Sequence[HasModel] = (),
     ) -> None:
-        """`datasets` and `sql` are as the tables of that name; a dataset may be just its `from`. Functions such
-        as ai() are answered by `llm`, one `LLM` or several, and by shipped models, which are loaded when a
-        statement first needs them.
+        """`datasets` and `sql` are as the tables of that name; a dataset may be just its `from`. Functions
+        such as ai() are answered by `llm`, one `LLM` or several, and by shipped models, which are loaded when
+        a statement first needs them.
 
         Raises UsageError for what is wrong in them, ExtraMissing without `headrace[data]`.
         """

@@ -44,11 +44,14 @@ class TextEncoder:
         counts = [len(one.ids) for one in found]
         if (longest := max(counts, default=0)) > context:
             raise ContextLengthExceeded(
-                f"a text has {longest:,} tokens, the limit of {self.name} is {context:,}: shorten it", param="sql"
+                f"a text has {longest:,} tokens, the limit of {self.name} is {context:,}: shorten it",
+                param="sql",
             )
         return counts
 
-    async def vectors(self, work: ModelWork, texts: Sequence[str]) -> AsyncGenerator[tuple[range, list[Array]]]:
+    async def vectors(
+        self, work: ModelWork, texts: Sequence[str]
+    ) -> AsyncGenerator[tuple[range, list[Array]]]:
         """Vectors [size] of portions of the texts, float32, of length 1 where the model makes them so."""
         portions = [
             range(start, min(start + AT_A_TIME, len(texts))) for start in range(0, len(texts), AT_A_TIME)

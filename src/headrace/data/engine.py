@@ -83,8 +83,8 @@ class DataEngine:
         *,
         memo: Path | None = None,
     ) -> None:
-        """`memo` is the file with values of models; None: one in `cache`. UsageError where a setting is wrong,
-        ExtraMissing where an extra is not installed."""
+        """`memo` is the file with values of models; None: one in `cache`. UsageError where a setting is
+        wrong, ExtraMissing where an extra is not installed."""
         check_engine()
         self.limits: SqlSettings = read_sql(sql)
         self.catalogue = Catalogue(read_datasets(datasets), cache / "datasets", key_of)

@@ -64,8 +64,8 @@ def check(
 ) -> Checked:
     """The statement to run instead of `sql`; StatementRefused says what may not be, and where.
 
-    `datasets` has the names that may be read, by themselves in small letters; `more` are functions that may be
-    called besides DuckDB's, in small letters.
+    `datasets` has the names that may be read, by themselves in small letters; `more` are functions that may
+    be called besides DuckDB's, in small letters.
     """
     if len(sql) > MAX_STATEMENT:
         raise StatementRefused(f"the statement has {len(sql):,} characters, at most {MAX_STATEMENT:,} may be")

@@ -25,8 +25,8 @@ class View(Struct, frozen=True):
 
 class Query(Struct, frozen=True, kw_only=True, tag="query"):
     """A statement over views. `parameters` stand for ? or $1; `seconds` is the time on the clock.
-    `explain` answers with the plan instead. With `models` the statement may call functions that models answer;
-    with `planned` they get their rows before it runs, as far as a plan can be made."""
+    `explain` answers with the plan instead. With `models` the statement may call functions that models
+    answer; with `planned` they get their rows before it runs, as far as a plan can be made."""
 
     sql: str
     views: tuple[View, ...]

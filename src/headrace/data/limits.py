@@ -48,9 +48,9 @@ class AiBudget:
             )
         if tokens > limits.tokens:
             raise SqlLimit(
-                f"{function}() has {prompt:,} prompt tokens and up to {output:,} of output in {len(costs):,} rows,"
-                f" {tokens:,} together with others, {limits.names[1]} allows {limits.tokens:,}: select fewer rows,"
-                " lower max_tokens, or raise it",
+                f"{function}() has {prompt:,} prompt tokens and up to {output:,} of output in {len(costs):,}"
+                f" rows, {tokens:,} together with others, {limits.names[1]} allows {limits.tokens:,}: select"
+                " fewer rows, lower max_tokens, or raise it",
                 param="sql",
             )
         self.rows, self.tokens = rows, tokens

@@ -36,8 +36,8 @@ class LocalModels:
         default: str | None = None,
         loading: Callable[[str | None], Progress | None] = lambda name: None,
     ) -> None:
-        """`default` names the model of requests that name none (None: the shipped one); `loading` gives what is
-        told how far a model has loaded."""
+        """`default` names the model of requests that name none (None: the shipped one); `loading` gives what
+        is told how far a model has loaded."""
         self._source = _Source(given, default, loading)
         self._threads = ModelThreads(2)
         self._handler = LocalHandler(self._source, self._threads)

@@ -22,8 +22,8 @@ _decode = msgspec.msgpack.Decoder(tuple[Any, bool]).decode
 
 
 class CallMemo:
-    """The values of one call. `scope` is all that they depend on besides the arguments: the account, the model,
-    the operator with its constants."""
+    """The values of one call. `scope` is all that they depend on besides the arguments: the account, the
+    model, the operator with its constants."""
 
     def __init__(self, store: SqlMemo | None, scope: Sequence[object]) -> None:
         """`store` None keeps nothing beyond the statement."""
@@ -57,9 +57,7 @@ class CallMemo:
             LOG.warning("values cannot be kept for other statements: %s", error.message)
 
     def _key(self, row: Arguments) -> bytes:
-        return hashlib.blake2b(
-            msgspec.msgpack.encode(row), key=self._scope, digest_size=KEY_BYTES
-        ).digest()
+        return hashlib.blake2b(msgspec.msgpack.encode(row), key=self._scope, digest_size=KEY_BYTES).digest()
 
 
 class Keeper:

@@ -48,8 +48,8 @@ class Models(Protocol):
 
 
 class ModelUsage(Struct):
-    """What a statement has taken of models so far. `failed` are rows whose value is NULL for want of an answer,
-    `cut` texts that ended at max_tokens, `dropped` plans that were not made, by the reason."""
+    """What a statement has taken of models so far. `failed` are rows whose value is NULL for want of an
+    answer, `cut` texts that ended at max_tokens, `dropped` plans that were not made, by the reason."""
 
     rows: int = 0
     computed: int = 0
@@ -97,7 +97,8 @@ class ModelWork:
 async def in_order_of_arrival(
     work: Callable[[S], Coroutine[Any, Any, T]], given: Iterable[S], most: int
 ) -> AsyncGenerator[T]:
-    """The results of `work` for each of `given`, up to `most` at a time, as they come. The first error ends it."""
+    """The results of `work` for each of `given`, up to `most` at a time, as they come. The first error ends
+    it."""
     waiting = iter(given)
     running: set[asyncio.Task[T]] = set()
     try:

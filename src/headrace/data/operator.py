@@ -64,8 +64,8 @@ class SqlOperator(ABC):
 
     @abstractmethod
     def compute(self, work: ModelWork, rows: Sequence[Arguments]) -> AsyncGenerator[Sequence[RowValue]]:
-        """The values in any order, as they come. What cannot be computed raises, or where the call says so has
-        the value None and is counted."""
+        """The values in any order, as they come. What cannot be computed raises, or where the call says so
+        has the value None and is counted."""
 
 
 class CheckedCall:
@@ -111,7 +111,11 @@ class CheckedCall:
 
     def take_constant(self, place: int, what: str) -> Constant:
         """The argument at a place, which must be a constant, and is no argument of rows any more."""
-        if len(self.arguments) <= place or not (one := self.arguments[place][1]).constant or one.value is None:
+        if (
+            len(self.arguments) <= place
+            or not (one := self.arguments[place][1]).constant
+            or one.value is None
+        ):
             raise self.refused(f"argument {place + 1} is {what}, as a constant")
         del self.arguments[place]
         return one.value
@@ -165,7 +169,9 @@ def labels_of(site: CheckedCall, value: Constant) -> list[str]:
     """A list of texts, or Snowflake's list of objects with a `label`."""
     if not isinstance(value, list):
         raise site.refused("the labels are a list of texts, such as ['yes', 'no']")
-    labels = [one.get("label") if isinstance(one, Mapping) else one for one in value]
+    labels = [
+        cast("Mapping[str, object]", one).get("label") if isinstance(one, Mapping) else one for one in value
+    ]
     if not all(isinstance(one, str) for one in labels):
         raise site.refused("the labels are a list of texts, such as ['yes', 'no']")
     return cast("list[str]", labels)

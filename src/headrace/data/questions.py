@@ -1,7 +1,7 @@
 """What the process of a statement asks of models, and what it is told, as MessagePack.
 
-The process is not trusted: what comes from it is decoded strictly, and everything in it is checked here and by the
-operators.
+The process is not trusted: what comes from it is decoded strictly, and everything in it is checked here and
+by the operators.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class Dropped(Struct, frozen=True, tag="dropped"):
 
 
 class CallType(Struct, frozen=True, array_like=True):
-    """DuckDB's type of a call, which of its arguments vary (their values are the rows), and, of a condition, how
-    many rows a first wave has; 0: it is none."""
+    """DuckDB's type of a call, which of its arguments vary (their values are the rows), and, of a condition,
+    how many rows a first wave has; 0: it is none."""
 
     type: str
     varying: tuple[int, ...]

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.data.ai_calls import Dialect, find_calls, has_calls, put_in_place, sites_of
+from headrace.data.ai_calls import DuckDialect, find_calls, has_calls, put_in_place, sites_of
 from headrace.data.ai_values import Answers, register
 from headrace.data.function_names import FUNCTIONS
 from headrace.data.guard import Checked, Node, StatementRefused, check, walk_tree
@@ -109,7 +109,7 @@ class _Run:
 
     def __init__(self, connection: Connection, job: Query, ask: Ask | None = None) -> None:
         self._connection, self._job, self._ask = connection, job, ask
-        self._dialect = Dialect(self._serialize, self._deserialize)
+        self._dialect = DuckDialect(self._serialize, self._deserialize)
 
     def answer(self) -> SqlAnswer:
         job, connection = self._job, self._connection
@@ -122,7 +122,10 @@ class _Run:
         text, parameters = checked.text, list(job.parameters)
         tree = self._dialect.tree(text)
         if has_calls(tree):
-            text, parameters = self._with_models(tree, {known: view.name for known, view in views.items()}), []
+            text, parameters = (
+                self._with_models(tree, {known: view.name for known, view in views.items()}),
+                [],
+            )
         connection.execute(f"EXPLAIN {text}" if job.explain else text, parameters or None)
         columns = tuple(Column(str(one[0]), str(one[1])) for one in connection.description)
         reader = connection.to_arrow_reader(BATCH_ROWS)

@@ -36,7 +36,8 @@ def serve(prepare: Callable[[bytes], Work]) -> NoReturn:
     """The whole of a child process: `sys.argv[1]` is its end of the socket. Ends when the other end closes.
 
     Every call comes with a connection of its own: the work reads its input from it, may ask questions over
-    it, writes its output, and then comes how the fork ended. Where the other end of it is closed before, the fork is killed.
+    it, writes its output, and then comes how the fork ended. Where the other end of it is closed before, the
+    fork is killed.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that uses this one decides
     control = socket.socket(fileno=int(sys.argv[1]))

@@ -51,7 +51,8 @@ class SqlMemo:
                 connection.execute(
                     """DELETE FROM memo WHERE number <= (
                         SELECT max(number) FROM (
-                            SELECT number, sum(length(value) + ?) OVER (ORDER BY number DESC) AS later FROM memo
+                            SELECT number, sum(length(value) + ?) OVER (ORDER BY number DESC) AS later
+                            FROM memo
                         ) WHERE later > ?)""",
                     (_ENTRY_BYTES, self._max_bytes * 9 // 10),
                 )

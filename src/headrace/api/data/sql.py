@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from typing import Annotated, Any, Literal
 
@@ -35,8 +34,6 @@ FORMATS: dict[str, Format] = {
     ARROW: "arrow",
 }
 USAGE_HEADER = "x-headrace-ai"
-WARNINGS_HEADER = "x-headrace-warnings"
-MAX_HEADER = 4000
 _Integer = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 _TEXTS = ("text/plain", "application/sql")
 _ERRORS = {
@@ -47,8 +44,8 @@ _ROWS = {"type": "array", "items": {"type": "object"}}
 
 
 class SqlBody(RequestBody, kw_only=True):
-    """A statement as JSON. It may also be the body itself, as text/plain. Of models it takes at most `max_tokens`,
-    for `max_ai_rows` rows of arguments."""
+    """A statement as JSON. It may also be the body itself, as text/plain. Of models it takes at most
+    `max_tokens`, for `max_ai_rows` rows of arguments."""
 
     sql: Annotated[str, Meta(min_length=1)]
     parameters: Annotated[list[str | _Integer | float | bool | None], Meta(max_length=1000)] = []  # noqa: RUF012
@@ -183,18 +180,17 @@ async def _answer(http: HttpRequest, format: Format, *, explain: bool = False) -
             wishes=wishes,
         )
 
-    return await done(http, service.statements.run(run))
+    answer = await done(http, service.statements.run(run))
+    for warning in answer.warnings:
+        call.warn("sql", warning)
+    return answer
 
 
 def _headers(answer: SqlAnswer) -> dict[str, str]:
     """What models have done for the statement, in the reply's headers: its body is rows alone."""
     if answer.usage is None:
         return {}
-    headers = {USAGE_HEADER: msgspec.json.encode(answer.usage).decode()}
-    if answer.warnings:
-        # Escaped, so that no text of a model ends a header.
-        headers[WARNINGS_HEADER] = json.dumps(answer.warnings)[:MAX_HEADER]
-    return headers
+    return {USAGE_HEADER: msgspec.json.encode(answer.usage).decode()}
 
 
 def _text(data: bytes) -> str:

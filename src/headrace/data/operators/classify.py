@@ -1,7 +1,7 @@
 """`classify(col, ['a', 'b'])`: the label that fits a text best.
 
-A model of entailment does this where there is one, else a decoder that is named, else the vectors of an embedder,
-else the default decoder, by the probability of each label as its answer.
+A model of entailment does this where there is one, else a decoder that is named, else the vectors of an
+embedder, else the default decoder, by the probability of each label as its answer.
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ AT_A_TIME = 2048
 
 
 class Similarity(SqlOperator):
-    """`similarity(question, answer)`. Of vectors that are there DuckDB computes it: list_cosine_similarity."""
+    """`similarity(question, answer)`. Of vectors that are there DuckDB computes it:
+    list_cosine_similarity."""
 
     type = "DOUBLE"
 
