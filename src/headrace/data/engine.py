@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headrace.config.datasets import SqlLimits, SqlSettings, read_datasets, read_sql
+from headrace.config.secrets import KeyOf, without
 from headrace.data.accelerate import Copies
 from headrace.data.answering import Answering
 from headrace.data.catalogue import Catalogue
@@ -21,7 +22,6 @@ from headrace.data.guard import StatementRefused
 from headrace.data.job import AiUsage, Format, Job, Query, Reply, SqlAnswer, decode_reply, encode_job
 from headrace.data.limits import AiBudget, AiLimits, SqlLimit
 from headrace.data.model_work import Models
-from headrace.data.secrets import KeyOf, without
 from headrace.errors import HeadraceError, InvalidRequest, Overloaded
 from headrace.isolation.child import IsolatedProcess, LimitExceeded, WorkFailed, WorkLost, WorkStop
 from headrace.isolation.limits import ProcessLimits

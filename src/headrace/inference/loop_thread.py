@@ -41,7 +41,7 @@ class LoopThread:
             raise
 
     def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Begin a coroutine. EngineStopped once this is closed."""
+        """Begin a coroutine; cancelling the future cancels it. EngineStopped once this is closed."""
         with self._lock:  # what is begun here is among the tasks that `close` cancels
             if self._is_closed:
                 work.close()
