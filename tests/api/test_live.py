@@ -76,12 +76,14 @@ def test_it_goes_with_the_metrics(serve: Callable[..., Running]) -> None:
 
 def test_a_client_has_a_few_streams_and_gets_them_back(server: Running) -> None:
     with ExitStack() as open_streams:
-        for _ in range(MAX_READERS_OF_CLIENT):
-            stream = open_streams.enter_context(server.http().stream("GET", "/v1/live"))
-            next(followed(stream))
-        refused = server.http().get("/v1/live")
-        assert refused.status_code == 429 and refused.json()["error"]["code"] == "rate_limit_exceeded"
-        assert refused.headers["retry-after"]
+        streams = [
+            followed(open_streams.enter_context(server.http().stream("GET", "/v1/live")))
+            for _ in range(MAX_READERS_OF_CLIENT)
+        ]
+        assert all(next(stream)["models"] for stream in streams)
+        with server.http().stream("GET", "/v1/live") as refused:
+            assert refused.status_code == 429 and refused.headers["retry-after"]
+            assert json.loads(refused.read())["error"]["code"] == "rate_limit_exceeded"
     deadline_s = time.monotonic() + 20
     while True:  # the server hears a moment later that they are gone
         with server.http().stream("GET", "/v1/live") as stream:

@@ -39,6 +39,7 @@ def test_an_answer_streams_and_is_shown_as_markdown(scripted: Callable[..., Runn
     assert f"{len(MARKDOWN)} out" in facts and "tokens/s" in facts and "first after" in facts
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     answer.get_by_role("button", name="Copy", exact=True).first.click()
+    answer.get_by_role("button", name="Copied").wait_for()
     assert page.evaluate("navigator.clipboard.readText()") == code.text_content()
 
 
@@ -65,12 +66,12 @@ def test_regenerate_and_edit_make_branches(scripted: Callable[..., Running], vis
     site.ask("Question one")
     server.model.engine.answer = "second"
     page.get_by_role("button", name="Regenerate").click()
-    page.get_by_text("second").wait_for()
+    page.locator("article.assistant", has_text="second").wait_for()
     site.done()
     versions = page.locator("article.assistant").get_by_role("group", name="Versions")
     assert versions.inner_text().split() == ["2", "/", "of", "2"]
     versions.get_by_role("button", name="Previous version").click()
-    page.get_by_text("first", exact=True).wait_for()
+    page.locator("article.assistant", has_text="first").wait_for()
     page.get_by_role("button", name="Edit").click()
     editor = page.get_by_label("Edit your message")
     assert editor.input_value() == "Question one"

@@ -6,9 +6,11 @@ import { codeHtml } from "../lib/markdown";
 import { Markdown } from "../lib/ModelText";
 import { Button, CopyButton, Field, Icon, Notice } from "../lib/ui";
 import { type AnswerFacts, type ChatNode, siblings, type ToolCall } from "./conversation";
-import { current, edit, giveResults, goOn, regenerate, running, showBranch } from "./state";
+import { current, edit, giveResults, goOn, regenerate, running, shape, showBranch, version } from "./state";
 
 export function Message({ node, isLast }: { node: ChatNode; isLast: boolean }): JSX.Element | null {
+  // Messages are changed in place: what they show anew is asked for here.
+  void shape.value;
   if (node.role === "tool") return <Results node={node} />;
   return node.role === "user" ? <Question node={node} /> : <Answer node={node} isLast={isLast} />;
 }
@@ -68,6 +70,8 @@ function Editor({ text, onDone }: { text: string; onDone: (text?: string) => voi
 
 function Answer({ node, isLast }: { node: ChatNode; isLast: boolean }): JSX.Element {
   const isRunning = running.value?.id === node.id;
+  if (isRunning) void version.value;
+  void shape.value;
   const [isExplained, setExplained] = useState(false);
   const hasNothing = !node.content && !node.reasoning && !node.calls?.length;
   return (
@@ -188,6 +192,7 @@ function Results({ node }: { node: ChatNode }): JSX.Element {
 }
 
 function Branches({ node }: { node: ChatNode }): JSX.Element | null {
+  void shape.value;
   const all = siblings(current.value, node);
   if (all.length < 2) return null;
   const at = all.findIndex((other) => other.id === node.id);

@@ -31,6 +31,8 @@ export const modelsFailure = signal<string | null>(null);
 export const current = signal<Conversation>(newConversation("", keptOptions()));
 /** Counts up when the conversation has changed: it is changed in place, since answers grow by the token. */
 export const version = signal(0);
+/** As `version`, but not for each part of an answer that grows. */
+export const shape = signal(0);
 /** The id of the message that is being written, and how to stop it. */
 export const running = signal<{ id: string; abort: AbortController } | null>(null);
 /** What a screen reader is told: whole sentences of the answer that is being written. */
@@ -56,6 +58,11 @@ function changed(): void {
     });
 }
 
+function refresh(): void {
+  version.value++;
+  shape.value++;
+}
+
 export async function readModels(): Promise<void> {
   try {
     models.value = (await getJson<{ data: ModelCard[] }>("v1/models")).data;
@@ -76,14 +83,14 @@ export async function openConversation(id: string): Promise<void> {
   if (!found) return;
   stop();
   current.value = { ...found, options: { ...NO_OPTIONS, ...found.options } };
-  version.value++;
+  refresh();
 }
 
 export function startNew(): void {
   stop();
   const { model } = current.value;
   current.value = newConversation(model, keptOptions());
-  version.value++;
+  refresh();
 }
 
 export async function rename(id: string, title: string): Promise<void> {
@@ -91,7 +98,7 @@ export async function rename(id: string, title: string): Promise<void> {
   if (!found) return;
   found.title = titleOf(title);
   await save(found);
-  version.value++;
+  refresh();
 }
 
 export async function drop(...ids: string[]): Promise<void> {
@@ -111,7 +118,7 @@ export function setModel(model: string): void {
 }
 
 function keep(): void {
-  version.value++;
+  refresh();
   if (current.value.leaf !== null) void save(current.value);
 }
 
@@ -131,7 +138,7 @@ async function write(conversation: Conversation, before: ChatNode[], node: ChatN
   const abort = new AbortController();
   running.value = { id: node.id, abort };
   spoken.value = [];
-  version.value++;
+  refresh();
   void save(conversation);
   const speech = new Speech(node.content.length);
   const took = (): void => {
@@ -142,7 +149,7 @@ async function write(conversation: Conversation, before: ChatNode[], node: ChatN
   speech.end(node.content, node.error);
   if (running.value?.abort === abort) running.value = null;
   conversation.updated = Date.now();
-  version.value++;
+  refresh();
   await save(conversation);
 }
 
