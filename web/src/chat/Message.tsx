@@ -217,9 +217,13 @@ const FINISHES: Record<string, string> = {
   content_filter: "ended by a guard",
 };
 
+/** Tokens a second as this browser has seen them, where the server does not say. */
+function seenSpeed({ completionTokens = 0, totalS = 0, firstTokenS = 0 }: AnswerFacts): number | null {
+  return completionTokens > 1 && totalS > firstTokenS ? (completionTokens - 1) / (totalS - firstTokenS) : null;
+}
+
 function Facts({ facts }: { facts: AnswerFacts }): JSX.Element {
-  const decodeS = (facts.totalS ?? 0) - (facts.firstTokenS ?? 0);
-  const speed = facts.completionTokens && facts.completionTokens > 1 && decodeS > 0 ? (facts.completionTokens - 1) / decodeS : null;
+  const speed = facts.tokensPerS ?? seenSpeed(facts);
   const parts: [string, string][] = [];
   if (facts.model) parts.push(["Model", facts.model]);
   if (facts.promptTokens !== undefined)

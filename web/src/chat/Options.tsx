@@ -40,7 +40,7 @@ export function Options({ onClose }: { onClose: () => void }): JSX.Element {
                 id={id}
                 type="number"
                 inputMode="decimal"
-                placeholder="model's own"
+                placeholder="default"
                 value={options[name]}
                 {...bounds}
                 onChange={(event) => set({ [name]: event.currentTarget.value })}
@@ -51,7 +51,7 @@ export function Options({ onClose }: { onClose: () => void }): JSX.Element {
         <Field label="Reasoning">
           {(id) => (
             <select id={id} value={options.effort} onChange={(event) => set({ effort: event.currentTarget.value })}>
-              <option value="">model's own</option>
+              <option value="">default</option>
               <option value="none">none</option>
               <option value="low">low</option>
               <option value="medium">medium</option>

@@ -17,6 +17,7 @@ interface Chunk {
     prompt_tokens_details?: { cached_tokens?: number };
     completion_tokens_details?: { reasoning_tokens?: number };
   } | null;
+  timings?: { predicted_per_second: number };
   model?: string;
   warnings?: { param: string; message: string }[];
   explain?: ExplainNode;
@@ -116,7 +117,7 @@ export async function fill(
     if (!isDone && !node.error) node.error = LOST;
   } catch (error) {
     if (signal.aborted) facts.finish = "stopped";
-    else node.error = error instanceof ApiError && !node.content && !node.reasoning ? error.message : error instanceof ApiError ? error.message : LOST;
+    else node.error = error instanceof ApiError ? error.message : LOST;
   }
   facts.totalS = passed();
   changed();
@@ -128,6 +129,7 @@ function take(node: ChatNode, chunk: Chunk, passed: () => number): void {
   const facts = node.facts!;
   if (chunk.error) node.error = chunk.error.message;
   if (chunk.model) facts.model = chunk.model;
+  if (chunk.timings?.predicted_per_second) facts.tokensPerS = chunk.timings.predicted_per_second;
   if (chunk.explain) node.explain = chunk.explain;
   if (chunk.warnings?.length) facts.warnings = chunk.warnings.map((one) => one.message);
   if (chunk.usage && !chunk.choices?.length) {

@@ -25,6 +25,7 @@ export interface AnswerFacts {
   cachedTokens?: number;
   completionTokens?: number;
   reasoningTokens?: number;
+  tokensPerS?: number;
   firstTokenS?: number;
   totalS?: number;
   finish?: string;
@@ -218,7 +219,7 @@ function checkedNode(id: string, node: ChatNode, where: string): ChatNode {
 
 function checkedFacts(given: AnswerFacts): AnswerFacts {
   const facts: AnswerFacts = { model: text(given.model) };
-  for (const name of ["promptTokens", "cachedTokens", "completionTokens", "reasoningTokens", "firstTokenS", "totalS"] as const) {
+  for (const name of ["promptTokens", "cachedTokens", "completionTokens", "reasoningTokens", "tokensPerS", "firstTokenS", "totalS"] as const) {
     const value = number(given[name]);
     if (value !== undefined) facts[name] = value;
   }

@@ -16,6 +16,7 @@ export function rate(value: number): string {
 
 export function seconds(value: number | null | undefined): string {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
+  if (value === 0) return "0 s";
   if (value < 1e-3) return `${Math.round(value * 1e6)} µs`;
   if (value < 0.01) return `${(value * 1e3).toFixed(2)} ms`;
   if (value < 1) return `${Math.round(value * 1e3)} ms`;

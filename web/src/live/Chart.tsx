@@ -40,7 +40,7 @@ export function Chart({ title, unit, times, series, shown = rate }: Props): JSX.
         cursor: { show: false },
         scales: { x: { time: true }, y: { range: (_, __, most) => [0, most > 0 ? most * 1.1 : 1] } },
         axes: [
-          { ...axis, space: 80 },
+          { ...axis, space: 80, values: (_, ticks) => ticks.map((tick) => time(tick * 1000)) },
           { ...axis, size: 64, values: (_, ticks) => ticks.map((tick) => shown(tick)) },
         ],
         series: [
