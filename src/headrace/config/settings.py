@@ -183,6 +183,22 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
             shown_default="none",
         ),
     ] = None
+    mcp: Annotated[
+        Mapping[str, object] | None,
+        Setting(
+            help='servers of tools by name, such as {"shop": {"command": ["shop-mcp"], "allow": ["find_*"]}}',
+            values=OBJECT,
+            shown_default="none",
+        ),
+    ] = None
+    mcp_lock: Annotated[
+        Path | None,
+        Setting(
+            help="file with the tools that were approved",
+            values=path("file"),
+            shown_default="headrace.lock beside headrace.toml",
+        ),
+    ] = None
     node_usd_per_hour: Annotated[
         float,
         Setting(
