@@ -24,6 +24,7 @@ COMMANDS = {
     "entities": "Find entities in a text, by labels of your own.",
     "redact": "Replace personal data in a text.",
     "sql": "Run SQL over the datasets of headrace.toml.",
+    "mcp": "Use servers of tools (MCP), and approve what they offer.",
     "ps": "List the models of a running server.",
     "stop": "Unload a model of a running server.",
     "keys": "Create, list and revoke API keys of the server.",

@@ -33,6 +33,7 @@ from headrace.storage.keys import Keys
 WARNINGS_HEADER = b"x-headrace-warnings"
 WARNING_BYTES = 4096  # clients read headers of at least 8 KiB
 OPEN_PATHS = frozenset({"/health", "/ready"})
+PAGE_PATH = "/page/"
 # What decides who is served what: of two such headers this server and a proxy might each believe another one.
 KEY_HEADERS = ("x-api-key", "x-goog-api-key")  # Anthropic's and Google's; OpenAI's is Authorization
 SINGLE_HEADERS = ("host", "origin", "authorization", *KEY_HEADERS, "content-type", "content-encoding")
@@ -127,9 +128,9 @@ class ServerMiddleware:
         call: HttpCall = scope["headrace.call"]
         with ExitStack() as held:
             try:
-                if call.path not in OPEN_PATHS:
+                if not self._is_open(call):
                     await self._keys.refresh()
-                call.account = self._account(Headers(scope=scope), call.path)
+                    call.account = self._account(Headers(scope=scope))
                 check_scope(call)
                 call.client = call.account.name or _address(scope)
                 if call.method == "POST":  # what is posted makes work, everything else reads
@@ -168,9 +169,16 @@ class ServerMiddleware:
     def _is_ours(self, host: str) -> bool:
         return host in self._hosts or is_loopback(host)
 
-    def _account(self, headers: Headers, path: str) -> Account:
+    def _is_open(self, call: HttpCall) -> bool:
+        """Whether a call needs no key: signs of life, and the page, which asks for the key itself."""
+        if call.path in OPEN_PATHS:
+            return True
+        is_page = call.path == "/" or call.path.startswith(PAGE_PATH)
+        return is_page and call.method in ("GET", "HEAD") and not self._settings.disable_page
+
+    def _account(self, headers: Headers) -> Account:
         """The account of the caller's key, or where the server has no keys that of everybody."""
-        if path in OPEN_PATHS or not self._keys.required:
+        if not self._keys.required:
             return self._keys.everybody
         scheme, _, token = headers.get("authorization", "").partition(" ")
         others = next((headers[name] for name in KEY_HEADERS if name in headers), "")
