@@ -77,13 +77,16 @@ def clinc150(count: int) -> Texts:
 
 
 def tldr(count: int) -> Texts:
-    """Examples of commands; the question is what an example does, its answers are others of its command."""
-    pairs = []
+    """Commands, named by their pages; the question is what a command does, its answers are commands of the
+    same page."""
+    pairs: list[tuple[str, str, str]] = []
     for name, text in _files("text/tldr_pages_en.tar.xz"):
-        pairs += [(f"{what}: {how}", Path(name).stem) for what, how in _EXAMPLE.findall(text)]
-    found = held_out("tldr", random.Random(2).sample(pairs, min(12_000, len(pairs))), count)
-    found.questions = [question.rpartition(": ")[0] for question in found.questions]
-    return found
+        found = _EXAMPLE.findall(text)
+        pairs += [(what, how, Path(name).stem) for what, how in found if len(found) >= 4]
+    pairs = random.Random(2).sample(pairs, min(12_000, len(pairs)))
+    asked = random.Random(1).sample(pairs, count)
+    groups, wanted = [page for _, _, page in pairs], [page for _, _, page in asked]
+    return Texts("tldr", [how for _, how, _ in pairs], groups, [what for what, _, _ in asked], wanted)
 
 
 def techdocs(count: int) -> Texts:

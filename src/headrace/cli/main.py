@@ -26,6 +26,7 @@ COMMANDS = {
     "ingest": "Put documents into an index.",
     "search": "Search indexes of documents, by words and by meaning.",
     "sql": "Run SQL over the datasets of headrace.toml.",
+    "mcp": "Use servers of tools (MCP), and approve what they offer.",
     "ps": "List the models of a running server.",
     "stop": "Unload a model of a running server.",
     "keys": "Create, list and revoke API keys of the server.",
