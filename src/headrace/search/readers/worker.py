@@ -7,7 +7,7 @@ import logging
 import signal
 from contextlib import suppress
 
-from headrace.isolation.fork_server import Work, serve
+from headrace.isolation.fork_server import Ask, Work, serve
 from headrace.search.readers.kinds import reader_of
 from headrace.search.readers.reading import MAX_CHARACTERS, DocumentText, Unreadable, decode_job, encode
 
@@ -24,7 +24,7 @@ def prepare(setup: bytes) -> Work:
     return _read
 
 
-def _read(payload: bytes) -> bytes:
+def _read(payload: bytes, ask: Ask) -> bytes:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, CLOCK_S)
     job = decode_job(payload)
