@@ -312,8 +312,12 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
             shown_default="none",
         ),
     ] = ()
+    disable_page: Annotated[
+        bool,
+        Setting(help="answer / with a line of text, not with the page", values=SWITCH, shown_default="false"),
+    ] = False
     disable_metrics: Annotated[
-        bool, Setting(help="answer /metrics with 501", values=SWITCH, shown_default="false")
+        bool, Setting(help="answer /metrics and /v1/live with 501", values=SWITCH, shown_default="false")
     ] = False
     disable_slots: Annotated[
         bool,
