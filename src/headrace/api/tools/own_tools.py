@@ -18,6 +18,8 @@ from headrace.errors import HeadraceError, InvalidRequest
 from headrace.grammar.sql import quoted
 from headrace.inference.call_context import CallContext
 from headrace.isolation.child import WorkStop
+from headrace.search.index import IndexMissing
+from headrace.search.searching import MAX_INDEXES, MAX_TEXT, SearchRequest, search
 from headrace.tools.tool import Arguments, Json, ToolResult, ToolSpec
 from headrace.tools.toolbox import OwnTool, Run
 from headrace.tools.visible import cut, visible
@@ -61,6 +63,21 @@ def own_tools(service: Service) -> tuple[OwnTool, ...]:
     ]
     if read_datasets(service.settings.datasets):
         found += sql_tools(service.statements)
+    if service.indexes.names():
+        found.append(
+            _tool(
+                "search",
+                "Find the passages of indexed documents that answer a text best, by words and by meaning.",
+                {
+                    "text": {"type": "string", "minLength": 1, "maxLength": MAX_TEXT},
+                    "datasets": {"type": "array", "items": {"type": "string"}, "maxItems": MAX_INDEXES},
+                    "limit": {"type": "integer", "minimum": 1, "maximum": 20},
+                },
+                _Search(service).found,
+                required=["text"],
+                reads_only=True,
+            )
+        )
     return tuple(found)
 
 
@@ -164,6 +181,31 @@ class _SqlTools:
             return engine.sql(sql, parameters, format="json", key=key, rows=rows, stop=stop)
 
         return await self._statements.run(run)
+
+
+class _Search:
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def found(self, arguments: Arguments, call: CallContext) -> ToolResult:
+        service, names = self._service, arguments.get("datasets")
+        request = SearchRequest(text=arguments["text"], limit=arguments.get("limit", 5))
+        try:
+            indexes = await service.run_in_thread(lambda: service.indexes.find_all(names))
+            hits = await search(indexes, request, service.runner, call)
+        except (InvalidRequest, IndexMissing) as error:
+            return ToolResult(text=error.message, is_error=True)
+        return _json_result(
+            [
+                {
+                    "dataset": one.index,
+                    "key": one.hit.key,
+                    "characters": [one.hit.span.start, one.hit.span.end],
+                    "text": one.hit.text,
+                }
+                for one in hits
+            ]
+        )
 
 
 class _ModelTools:
