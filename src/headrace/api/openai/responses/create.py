@@ -24,8 +24,17 @@ from headrace.inference.preparation import chat_prompt, chat_tokens
 from headrace.inference.requests import ChatRequest
 from headrace.inference.response_store import InProgressResponse, ResponseStore
 
+_NO_TOOL = "A server of tools that it names has none that may be used, or a remote model has failed."
 
-@Endpoint("POST", "/v1/responses", body=ResponseBody, reply=ResponseObject, content=chunks(ResponseEvent))
+
+@Endpoint(
+    "POST",
+    "/v1/responses",
+    body=ResponseBody,
+    reply=ResponseObject,
+    content=chunks(ResponseEvent),
+    errors={501: "It names tools of this server, and headrace[tools] is not installed.", 502: _NO_TOOL},
+)
 async def create_response(http: HttpRequest) -> Response:
     """Answer a conversation with items: text, reasoning, calls. Kept for 30 days unless `store` is false."""
     service, call = get_service(http), call_of(http)
