@@ -68,9 +68,9 @@ class Service:
         self._parsers = ThreadPoolExecutor(2, thread_name_prefix="headrace-parse")
         self._searchers = ThreadPoolExecutor(2, thread_name_prefix="headrace-search")
         self.statements = Statements(settings)
-        self._model_threads = ModelThreads(2)
+        self.model_threads = ModelThreads(2)
         self.sources = ManagedModels(models)
-        self.local = LocalHandler(self.sources, self._model_threads, settings.tool_format)
+        self.local = LocalHandler(self.sources, self.model_threads, settings.tool_format)
         self.ledger = ledger_store(self.database, settings.ledger)
         self._machine = machine_recorder(self.ledger, settings.node_usd_per_hour)
         local = self.local if self._machine is None else MachineHandler(self.local, self._machine)
@@ -85,12 +85,12 @@ class Service:
             settings.max_concurrent_requests, settings.max_queued_tokens, lambda: self.local.queued_tokens
         )
         self.gate.starting = models.default.model is None
-        inner = self.remote.runner = ModelRunner(local, self.sources, self._model_threads)
+        inner = self.remote.runner = ModelRunner(local, self.sources, self.model_threads)
         self.guards = GuardHandler(self._answering, read_guards(settings.guards), inner)
         self.moderation = read_moderation(settings.moderation)
         self.handler: Handler = build_chain(self.guards, self.gate)
-        self.runner = ModelRunner(self.handler, self.sources, self._model_threads)
-        self._log = RequestLog(self.database, self.metrics) if settings.log_requests else None
+        self.runner = ModelRunner(self.handler, self.sources, self.model_threads)
+        self.requests = RequestLog(self.database, settings, self.metrics)
         self.bodies = BodyMemory()
         self.read_aliases()
 
@@ -170,8 +170,8 @@ class Service:
         self.metrics.warnings.update(warning.param for warning in call.warnings)
         if call.refusal is not None:
             self.metrics.rejected[call.refusal] += 1
-        if self._log is not None and call.method == "POST":
-            self._log.add(call, call.model or self.models.default.name)
+        if call.method == "POST":
+            self.requests.add(call, call.model or self.models.default.name)
 
     async def run_in_thread(self, work: Callable[[], T]) -> T:
         """Run `work` on the store in a thread."""
@@ -188,7 +188,7 @@ class Service:
 
     async def prepare_in_thread(self, model: LoadedModel, work: Callable[[], T]) -> T:
         """Run `work` with a model's template or tokenizer in a thread of that model."""
-        return await self._model_threads.run(model, work)
+        return await self.model_threads.run(model, work)
 
     async def use(
         self, call: HttpCall, name: str | None, *, keep_alive_s: float | None = None
@@ -205,8 +205,7 @@ class Service:
 
     def close(self) -> None:
         """Stop the threads and close the store; the model belongs to the caller."""
-        if self._log is not None:
-            self._log.close()
+        self.requests.close()
         if self._machine is not None:
             self._machine.close()
         self.keys.close()
@@ -216,7 +215,7 @@ class Service:
         self._parsers.shutdown(wait=False, cancel_futures=True)
         self._searchers.shutdown(wait=False, cancel_futures=True)
         self.statements.close()
-        self._model_threads.close()
+        self.model_threads.close()
 
 
 def get_service(request: HttpRequest) -> Service:

@@ -24,6 +24,8 @@ COMMANDS = {
     "entities": "Find entities in a text, by labels of your own.",
     "redact": "Replace personal data in a text.",
     "sql": "Run SQL over the datasets of headrace.toml.",
+    "explain": "Show where the time of a request went, or would go.",
+    "requests": "List the latest requests of a running server.",
     "ps": "List the models of a running server.",
     "stop": "Unload a model of a running server.",
     "keys": "Create, list and revoke API keys of the server.",

@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING
 from headrace.inference.accounts import Account
 from headrace.inference.events import GuardVerdict, ParameterWarning
 from headrace.telemetry.explain import EngineTrace, Stage
+from headrace.telemetry.trace_context import TraceContext, new_trace
 
 if TYPE_CHECKING:
     from headrace.engine.request import Usage
     from headrace.errors import HeadraceError
 
 
+MAX_STAGES = 64
+"""Of a call that does not ask to be explained."""
 HOPS = "x-headrace-hops"
 """The header with the servers that a request has passed, by which loops are found."""
 
@@ -34,12 +37,13 @@ class CallContext:
     passed. `booking_id` is the request's id in the ledger, which two calls never share; clients may send the
     `request_id` of an earlier call again. `attempts` counts those that were made for it, `spent_nano_usd`
     is what attempts cost whose answers were not taken, and `routed` are the targets in the order in which a
-    route tries them, each with the reason of its place. With `explain` handlers add `stages`, and `traces` of
-    engines.
+    route tries them, each with the reason of its place. Handlers add `stages`, and `traces` of engines; of a call
+    that asks to be explained (`explain`) all of them.
     """
 
     request_id: str
     account: Account
+    trace: TraceContext = field(default_factory=new_trace)
     booking_id: str = ""
     attempts: int = 0
     spent_nano_usd: int = 0
@@ -77,7 +81,7 @@ class CallContext:
     @contextmanager
     def stage(self, name: str, **detail: object) -> Generator[None]:
         """Times what is done within, for EXPLAIN. From any thread."""
-        if not self.explain:
+        if len(self.stages) >= MAX_STAGES and not self.explain:
             yield
             return
         start_s = time.monotonic() - self.arrival_s
