@@ -16,7 +16,7 @@ from starlette.requests import Request as HttpRequest
 from headrace.api.http.api_keys import KeyRing
 from headrace.api.http.body_memory import BodyMemory
 from headrace.api.http.call_context import HttpCall
-from headrace.api.http.request_log import RequestLog
+from headrace.api.http.request_log import UNREAD, RequestLog, ended_call
 from headrace.api.remote_models import RemoteModels
 from headrace.api.statements import Statements
 from headrace.config.cache_settings import read_cache
@@ -40,6 +40,7 @@ from headrace.tasks.guards.handler import GuardHandler
 from headrace.tasks.guards.settings import check_served, read_guards
 from headrace.tasks.moderation import read_moderation
 from headrace.telemetry.request_metrics import ModelMetrics
+from headrace.telemetry.tracing import configured_tracing
 from headrace.workers.model_manager import ModelManager
 from headrace.workers.model_spec import ModelSpec
 
@@ -91,6 +92,7 @@ class Service:
         self.handler: Handler = build_chain(self.guards, self.gate)
         self.runner = ModelRunner(self.handler, self.sources, self.model_threads)
         self.requests = RequestLog(self.database, settings, self.metrics)
+        self.tracing = configured_tracing()
         self.bodies = BodyMemory()
         self.read_aliases()
 
@@ -170,8 +172,17 @@ class Service:
         self.metrics.warnings.update(warning.param for warning in call.warnings)
         if call.refusal is not None:
             self.metrics.rejected[call.refusal] += 1
-        if call.method == "POST":
-            self.requests.add(call, call.model or self.models.default.name)
+        if call.method != "POST":
+            return
+        call.total_s, call.model = time.monotonic() - call.arrival_s, call.model or self.models.default.name
+        call.error_code = None if call.error is None else call.error.code or call.error.kind
+        call.error = None  # what it and `releases` hold may go while the call waits to be written
+        call.releases.clear()
+        self.requests.waiting.append(call)
+        if self.requests.is_eager or len(self.requests.waiting) >= UNREAD:
+            self.requests.flush()
+        if self.tracing is not None:
+            self.tracing.ended(ended_call(call))
 
     async def run_in_thread(self, work: Callable[[], T]) -> T:
         """Run `work` on the store in a thread."""
@@ -206,6 +217,8 @@ class Service:
     def close(self) -> None:
         """Stop the threads and close the store; the model belongs to the caller."""
         self.requests.close()
+        if self.tracing is not None:
+            self.tracing.close()
         if self._machine is not None:
             self._machine.close()
         self.keys.close()

@@ -35,7 +35,9 @@ _ID = re.compile(r"req_[0-9a-f]{32}")
 def command(
     what: Annotated[str, typer.Argument(metavar="ID|PROMPT", help="A request's id, or a prompt.")],
     model: Annotated[str | None, typer.Option("--model", "-m", help="Model that the prompt is for.")] = None,
-    is_id: Annotated[bool, typer.Option("--id", help="The argument is an id, whatever it looks like.")] = False,
+    is_id: Annotated[
+        bool, typer.Option("--id", help="The argument is an id, whatever it looks like.")
+    ] = False,
     raw: Annotated[bool, typer.Option("--raw", help="Continue the text itself, without template.")] = False,
     json: JsonFlag = False,
     *,

@@ -298,8 +298,7 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
     log_format: Annotated[
         LogFormat,
         Setting(
-            help="lines on stderr; as JSON there is also one for each request, with its trace and without its "
-            "text",
+            help="lines on stderr; as JSON also one for each request, with its trace and without its text",
             values=one_of(LogFormat),
         ),
     ] = "text"

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from headrace.engine.request import (
+    ChoiceFinished,
     Delta,
     EngineEvent,
     EngineRequest,
@@ -181,6 +182,7 @@ class EngineRun:
             self.fail(last.error)
         if isinstance(last, RequestFinished):
             self._call.usages.append(last.usage)
+            self._call.finish_reasons += [one.reason for one in events if isinstance(one, ChoiceFinished)]
             if self._call.explain or len(self._call.traces) < MAX_TRACES:
                 self._trace(last, now_s)
             if last.timing.late_s:

@@ -127,6 +127,7 @@ class LocalHandler:
             self._check_kind(request, model)
             with call.stage("prepare"):
                 prepared = await self._prepared(request, model, call)
+            call.params = prepared.params
             announced = _announced(request, prepared, model)
             is_sure = not may_be_refused or pace.fallback is None
             if is_sure:

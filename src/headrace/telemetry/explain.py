@@ -134,8 +134,9 @@ def _engine(traces: Sequence[EngineTrace], *, is_predicted: bool = False) -> tup
 
 
 def _predicted_parts(trace: EngineTrace) -> list[ExplainNode]:
-    found = [ExplainNode("queue", 0.0, trace.timing.queue_s)]
-    for chunk, share in enumerate(trace.shares, 1):
+    found, chunk = [ExplainNode("queue", 0.0, trace.timing.queue_s)], 0
+    for share in trace.shares:
+        chunk += share.kind != "decode"
         found.append(replace(_of_share(share, trace.usage, chunk), measured_s=0.0))
     return found
 

@@ -6,6 +6,7 @@ import os
 import re
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 TRACEPARENT, TRACESTATE = "traceparent", "tracestate"
 SAMPLED = 1
@@ -15,18 +16,15 @@ _HEADER = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})
 
 class TraceContext(Struct, frozen=True):
     """A span of a trace: `span_id` stands for the call, `parent_id` for the caller's span, "" where the trace
-    begins here. `state` is the tracestate. Ids are lower-case hex, as in the header."""
+    begins here. `state` is the tracestate. Ids are lower-case hex, as in the header. With `is_recorded` spans
+    of this call are made."""
 
     trace_id: str
     span_id: str
     parent_id: str = ""
     flags: int = 0
     state: str = ""
-
-    @property
-    def is_sampled(self) -> bool:
-        """Whether spans of this trace are recorded."""
-        return bool(self.flags & SAMPLED)
+    is_recorded: bool = False
 
 
 def new_trace(traceparent: str = "", tracestate: str = "") -> TraceContext:
@@ -47,10 +45,15 @@ def new_span_id() -> str:
     return os.urandom(8).hex()
 
 
-def trace_headers(trace: TraceContext, span_id: str = "") -> dict[str, str]:
-    """What another service is sent. With `span_id`, that is the span that calls it. Without, nothing records
-    spans here, and the caller's header is passed on as it came; nothing where there was none."""
-    parent_id = span_id or trace.parent_id
+def child_of(trace: TraceContext) -> TraceContext:
+    """The trace for a part of a call that is a call of its own."""
+    return replace(trace, span_id=new_span_id(), parent_id=trace.span_id)
+
+
+def trace_headers(trace: TraceContext, span_id: str) -> dict[str, str]:
+    """What another service is sent that the span `span_id` calls. Where no spans are made here, the caller's
+    header is passed on as it came; nothing where there was none."""
+    parent_id = span_id if trace.is_recorded else trace.parent_id
     if not parent_id:
         return {}
     found = {TRACEPARENT: f"00-{trace.trace_id}-{parent_id}-{trace.flags:02x}"}

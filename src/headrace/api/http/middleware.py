@@ -27,7 +27,7 @@ from headrace.inference.accounts import Account, ReadLimits
 from headrace.inference.call_context import HOPS, CallContext, new_request_id
 from headrace.storage.database import Database
 from headrace.storage.keys import Keys
-from headrace.telemetry.trace_context import TRACEPARENT, TRACESTATE, new_trace
+from headrace.telemetry.trace_context import TRACEPARENT, TRACESTATE
 
 WARNINGS_HEADER = b"x-headrace-warnings"
 WARNING_BYTES = 4096  # clients read headers of at least 8 KiB
@@ -71,7 +71,8 @@ class ServerMiddleware:
             method=scope["method"],
             path=scope["path"],
             account=self._keys.everybody,
-            trace=new_trace(headers.get(TRACEPARENT, ""), headers.get(TRACESTATE, "")),
+            traceparent=headers.get(TRACEPARENT, ""),
+            tracestate=headers.get(TRACESTATE, ""),
             hops=_hops(headers.get(HOPS, "")),
             explain=scope["method"] == "POST" and headers.get(HEADER, "").lower() in ("1", "true"),
             no_store="no-store" in headers.get("cache-control", "").lower(),
@@ -79,7 +80,10 @@ class ServerMiddleware:
         if "anthropic-version" in headers and call.path.startswith("/v1/models"):
             call.surface = MESSAGES_PATH  # this path is of two surfaces
         scope["headrace.call"] = call
-        LOG_FIELDS.set({"trace_id": call.trace.trace_id, "request_id": request_id})
+        if self._service.tracing is not None:
+            call.trace = self._service.tracing.begin(call.trace, call.path)
+        if self._settings.log_format == "json":
+            LOG_FIELDS.set({"trace_id": call.trace.trace_id, "request_id": request_id})
 
         async def send_with_headers(message: Message) -> None:
             nonlocal send

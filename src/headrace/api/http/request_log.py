@@ -8,10 +8,9 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from headrace.api.http.call_context import HttpCall
@@ -30,7 +29,8 @@ from headrace.storage.request_log import (
     page_of_log,
     write_log,
 )
-from headrace.telemetry.explain import EngineTrace, Stage, explain
+from headrace.telemetry.ended_call import EndedCall
+from headrace.telemetry.explain import explain
 from headrace.telemetry.request_metrics import ModelMetrics
 
 LOG = logging.getLogger("headrace.api")
@@ -45,15 +45,6 @@ LINE_BYTES = 400  # of a line without texts, about
 T = TypeVar("T")
 
 
-class _Ended(Struct, frozen=True):
-    """A line, and what its tree is made of."""
-
-    line: LoggedRequest
-    stages: list[Stage]
-    traces: list[EngineTrace]
-    account: Account
-
-
 class RequestLog:
     """Lives on the event loop; a thread of its own writes and reads. A line that cannot be kept is counted,
     and serving goes on."""
@@ -63,20 +54,18 @@ class RequestLog:
         self._database = database if self._is_kept else Database(None)
         self._meter = meter
         self._trimmer = LogTrimmer(self._database, _bounds(settings))
-        self._waiting: deque[_Ended] = deque()
+        self.is_eager = self._is_kept or self._is_printed
+        """Whether lines are written as soon as there are some."""
+        self.waiting: deque[HttpCall] = deque()
+        """Calls that have ended, and have no line yet."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-log")
 
-    def add(self, call: HttpCall, model: str | None) -> None:
-        """Keep a line for a call that has ended."""
-        if len(self._waiting) >= MAX_WAITING:
+    def flush(self) -> None:
+        """Write lines for what waits, on the thread."""
+        while len(self.waiting) > MAX_WAITING:
+            self.waiting.popleft()
             self._meter.log_failures += 1
-            return
-        line = _line(call, model)
-        if self._is_printed:
-            self._thread.submit(_print, line)
-        self._waiting.append(_Ended(line, call.stages, call.traces, call.account))
-        if self._is_kept or len(self._waiting) >= UNREAD:
-            self._thread.submit(self._write)
+        self._thread.submit(self._write)
 
     async def find(self, request_id: str, reader: Account) -> LoggedRequest | None:
         """The latest request of that id which the reader may see."""
@@ -113,32 +102,76 @@ class RequestLog:
 
     def _write(self) -> None:
         """On the thread: everything that waits, in one transaction."""
-        ended = [self._waiting.popleft() for _ in range(len(self._waiting))]
-        if not ended:
+        calls = [self.waiting.popleft() for _ in range(len(self.waiting))]
+        if not calls:
             return  # an earlier turn has written them
         try:
-            lines = [self._with_tree(one) for one in ended]
+            lines = [self._line(call) for call in calls]
             write_log(self._database, lines)
         except StoreBusy:
-            self._waiting.extendleft(reversed(ended))  # with the next
+            self.waiting.extendleft(reversed(calls))  # with the next
             return
         except StoreError as error:
-            self._meter.log_failures += len(ended)
-            LOG.error("%s; %d lines of the request log are lost", error.message, len(ended))
+            self._meter.log_failures += len(calls)
+            LOG.error("%s; %d lines of the request log are lost", error.message, len(calls))
             return
+        if self._is_printed:
+            for line in lines:
+                _print(line)
         try:
             self._trimmer.added(lines, time.time())
         except StoreError as error:  # the next lines try again
             LOG.warning("%s; the request log is not trimmed", error.message)
 
-    def _with_tree(self, ended: _Ended) -> LoggedRequest:
-        line = ended.line
-        tree = msgspec.json.encode(explain(ended.stages, ended.traces, line.total_s))
+    def _line(self, call: HttpCall) -> LoggedRequest:
+        tree = msgspec.json.encode(explain(call.stages, call.traces, call.total_s))
         if len(tree) > MAX_TREE_BYTES:
-            tree = msgspec.json.encode(explain(ended.stages[:16], ended.traces[:1], line.total_s))
-        kept = tree if len(tree) <= MAX_TREE_BYTES else None
-        size = LINE_BYTES + len(line.path) + len(kept or b"") + len(line.body or b"")
-        return replace(line, owner=self._owner(ended.account), explain=kept, size_bytes=size)
+            tree = msgspec.json.encode(explain(call.stages[:16], call.traces[:1], call.total_s))
+        kept, body = (tree if len(tree) <= MAX_TREE_BYTES else None), call.body or None
+        return LoggedRequest(
+            **_facts(call),
+            key_name=call.account.name or None,
+            body=body,
+            owner=self._owner(call.account),
+            explain=kept,
+            size_bytes=LINE_BYTES + len(call.path) + len(kept or b"") + len(body or b""),
+        )
+
+
+def _facts(call: HttpCall) -> dict[str, Any]:
+    """What a line and a trace both have."""
+    was_cut = not call.is_whole and call.status < 400
+    found: dict[str, Any] = {
+        "id": call.request_id,
+        "arrived_s": call.arrived_unix_s,
+        "method": call.method,
+        "path": call.path[:1024],
+        "status": CLIENT_GONE if was_cut else call.status,
+        "model": call.model,
+        "prompt_tokens": None,
+        "cached_tokens": None,
+        "completion_tokens": None,
+        "first_token_s": call.first_token_s,
+        "total_s": call.total_s,
+        "error": call.error_code,
+        "trace_id": call.trace.trace_id,
+    }
+    for name in ("prompt_tokens", "cached_tokens", "completion_tokens"):
+        if call.usages:
+            found[name] = sum(getattr(usage, name) for usage in call.usages)
+    return found
+
+
+def ended_call(call: HttpCall) -> EndedCall:
+    """What traces and metrics are made of."""
+    return EndedCall(
+        **{name: value for name, value in _facts(call).items() if name != "trace_id"},
+        trace=call.trace,
+        finish_reasons=call.finish_reasons,
+        params=call.params,
+        stages=call.stages,
+        traces=call.traces,
+    )
 
 
 def _print(line: LoggedRequest) -> None:
@@ -167,33 +200,3 @@ def _bounds(settings: Settings) -> LogBounds:
     if not settings.log_requests:
         requests, most = min(requests, MEMORY_REQUESTS), min(most, MEMORY_BYTES)
     return LogBounds(max_requests=requests, max_bytes=most, max_age_s=settings.log_max_days * 86_400)
-
-
-def _line(call: HttpCall, model: str | None) -> LoggedRequest:
-    total_s = time.monotonic() - call.arrival_s
-    was_cut = not call.is_whole and call.status < 400
-    line = LoggedRequest(
-        id=call.request_id,
-        arrived_s=time.time() - total_s,
-        key_name=call.account.name or None,
-        method=call.method,
-        path=call.path[:1024],
-        status=CLIENT_GONE if was_cut else call.status,
-        model=model,
-        prompt_tokens=None,
-        cached_tokens=None,
-        completion_tokens=None,
-        first_token_s=call.first_token_s,
-        total_s=total_s,
-        error=None if call.error is None else call.error.code or call.error.kind,
-        body=call.body or None,
-        trace_id=call.trace.trace_id,
-    )
-    if not call.usages:
-        return line
-    return replace(
-        line,
-        prompt_tokens=sum(usage.prompt_tokens for usage in call.usages),
-        cached_tokens=sum(usage.cached_tokens for usage in call.usages),
-        completion_tokens=sum(usage.completion_tokens for usage in call.usages),
-    )

@@ -81,7 +81,8 @@ async def _explained(
         return await prediction(service.local, request, call, service.settings.node_usd_per_hour)
     if not isinstance(request, GenerationRequest):
         raise InvalidRequest(
-            f"{route.name} is a remote model, of which only requests that generate are explained", param="body"
+            f"{route.name} is a remote model, of which only requests that generate are explained",
+            param="body",
         )
     found = await extra_module("gateway", "headrace.gateway.explain").explain(routing, route, request, call)
     return ExplainNode("request", 0.0, detail={"computed": False}, children=(_routed(found),))
@@ -92,9 +93,7 @@ def _routed(found: Any) -> ExplainNode:
     facts = msgspec.to_builtins(found)
     targets = [{name: value for name, value in one.items() if value is not None} for one in facts["targets"]]
     children = tuple(
-        ExplainNode(
-            f"target {one['target']}", 0.0, one["seconds"] if "seconds" in one else msgspec.UNSET, detail=one
-        )
+        ExplainNode(f"target {one['target']}", 0.0, one.get("seconds", msgspec.UNSET), detail=one)
         for one in targets
     )
     names = ("route", "policy", "prompt_tokens", "output_tokens", "personal")

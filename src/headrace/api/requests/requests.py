@@ -1,4 +1,4 @@
-"""GET /v1/requests, /v1/requests/{id} and /v1/requests/{id}/explain: what has ended, and where its time went."""
+"""GET /v1/requests, /v1/requests/{id} and /v1/requests/{id}/explain: requests that have ended."""
 
 from __future__ import annotations
 
