@@ -182,7 +182,8 @@ class _Metrics(MetricExporter):
             preferred_temporality=inner._preferred_temporality,  # pyright: ignore[reportPrivateUsage]
             preferred_aggregation=inner._preferred_aggregation,  # pyright: ignore[reportPrivateUsage]
         )
-        self._inner, self._outage = inner, outage
+        self._inner: Any = inner  # whose keywords have no types
+        self._outage = outage
 
     def export(
         self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any
