@@ -1,7 +1,7 @@
 """Models beside each other: what streams, single embeddings and a batch job lose to one another.
 
     python bench/serving/mixed_load.py [--seconds 10] [--streams 4] [--decodes 16] [--no-turns] [--json]
-        [--only WORD] [--no-drafts] [--rounds 1]
+        [--only WORD] [--no-drafts] [--rounds 1] [--split mini=0 embed=1 batch=1]
 
 One server with three models in processes of their own: `mini` generates streams of the tier priority, `embed`
 gets a flood of texts, `batch` (mini again) a batch job of the tier flex. First each kind of load runs alone,
@@ -10,7 +10,8 @@ the same server whose models do not take turns over the cores. `--only decodes` 
 that word, each `--rounds` times in alternation, of which the mean is shown; `--no-drafts` turns speculation
 off, whose gain changes while it learns, and with it the tokens per second. `cpu_MODEL` is the processor time
 of a model's process, `cpu_server` that of the server's, `cpu_client` that of this one, each as a part of all
-cores.
+cores. `--split` gives each model cores of its own, and no turns: the static split that turns are compared
+with. `work` is the sum of what each kind of load does as a part of what it does alone.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import argparse
 import asyncio
 import itertools
 import json
+import os
 import time
 from collections.abc import Awaitable, Callable
 
@@ -135,6 +137,8 @@ async def measure(port: int, pid: int, options: argparse.Namespace) -> dict[str,
     first += [post("/v1/embeddings", {"model": "embed", "input": TEXT})]
     first += [post("/v1/completions", completion("batch", "default", 0))]
     workers = await worker_processes(port, server, dict(zip(("mini", "embed", "batch"), first, strict=True)))
+    for name, cores in (entry.split("=") for entry in options.split):
+        pin(workers[name], {int(core) for core in cores.split(",")})
     processes = workers | {"server": server, "client": psutil.Process()}
     alone: list[tuple[Client, int]] = [(streams, options.streams)]
     others: list[tuple[Client, int]] = [(flood, FLOOD_CLIENTS), (batch, BATCH_CLIENTS)]
@@ -154,10 +158,29 @@ async def measure(port: int, pid: int, options: argparse.Namespace) -> dict[str,
         seconds = 1.0 if name == "warm up" else options.seconds
         load, took_s, used = await phase(port, seconds, phases[name], processes)
         measured[name].append(row(load, took_s) | used)
-    return {
+    means = {
         name: {key: sum(one[key] for one in rows) / len(rows) for key in rows[0]}
         for name, rows in measured.items()
     }
+    for name, found in means.items():
+        found["work"] = work(name, means)
+    return means
+
+
+ALONE = {"stream_per_s": "streams alone", "embed_per_s": "flood alone", "batch_per_s": "batch alone"}
+
+
+def work(name: str, means: dict[str, dict[str, float]]) -> float:
+    """What a phase does as the sum of parts of what each load does alone; 0 where those did not run."""
+    if not all(alone in means for alone in ALONE.values()):
+        return 0.0
+    return sum(means[name][rate] / means[alone][rate] for rate, alone in ALONE.items())
+
+
+def pin(process: psutil.Process, cores: set[int]) -> None:
+    """All threads of a process run on these cores."""
+    for thread in process.threads():
+        os.sched_setaffinity(thread.id, cores)
 
 
 def row(load: Load, took_s: float) -> dict[str, float]:
@@ -190,9 +213,10 @@ def main() -> None:
     parser.add_argument("--only", default="", help="phases with this in their name")
     parser.add_argument("--rounds", type=int, default=1, help="how often each phase runs")
     parser.add_argument("--no-drafts", action="store_true", help="generate without speculation")
+    parser.add_argument("--split", nargs="*", default=[], help="cores of each model, as mini=0 embed=1")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    program = ["-c", WITHOUT_TURNS] if options.no_turns else ["-m", "headrace"]
+    program = ["-c", WITHOUT_TURNS] if options.no_turns or options.split else ["-m", "headrace"]
     drafts = 'speculative = "off"\n' if options.no_drafts else ""
     with served(drafts + TOML, program) as (port, pid):
         found = asyncio.run(measure(port, pid, options))

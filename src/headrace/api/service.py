@@ -18,6 +18,7 @@ from headrace.api.http.body_memory import BodyMemory
 from headrace.api.http.call_context import HttpCall
 from headrace.api.http.request_log import UNREAD, RequestLog, ended_call
 from headrace.api.remote_models import RemoteModels
+from headrace.api.server_tools import ServerTools
 from headrace.api.statements import Statements
 from headrace.config.cache_settings import read_cache
 from headrace.config.settings import Settings
@@ -69,6 +70,7 @@ class Service:
         self._parsers = ThreadPoolExecutor(2, thread_name_prefix="headrace-parse")
         self._searchers = ThreadPoolExecutor(2, thread_name_prefix="headrace-search")
         self.statements = Statements(settings)
+        self.tools = ServerTools(settings)
         self.model_threads = ModelThreads(2)
         self.sources = ManagedModels(models)
         self.local = LocalHandler(self.sources, self.model_threads, settings.tool_format)
@@ -138,6 +140,7 @@ class Service:
         self.guards.guards = read_guards(settings.guards)
         self.moderation = read_moderation(settings.moderation)
         self.statements.configure(settings)
+        self.tools.configure(settings)
 
     def check_guards(self, settings: Settings, specs: Sequence[ModelSpec]) -> None:
         """UsageError where a guard's model is none of `specs` and cannot be loaded on demand either."""

@@ -26,6 +26,7 @@ COMMANDS = {
     "sql": "Run SQL over the datasets of headrace.toml.",
     "explain": "Show where the time of a request went, or would go.",
     "requests": "List the latest requests of a running server.",
+    "mcp": "Use servers of tools (MCP), and approve what they offer.",
     "ps": "List the models of a running server.",
     "stop": "Unload a model of a running server.",
     "keys": "Create, list and revoke API keys of the server.",

@@ -184,6 +184,22 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
             shown_default="none",
         ),
     ] = None
+    mcp: Annotated[
+        Mapping[str, object] | None,
+        Setting(
+            help='servers of tools by name, such as {"shop": {"command": ["shop-mcp"], "allow": ["find_*"]}}',
+            values=OBJECT,
+            shown_default="none",
+        ),
+    ] = None
+    mcp_lock: Annotated[
+        Path | None,
+        Setting(
+            help="file with the tools that were approved",
+            values=path("file"),
+            shown_default="headrace.lock beside headrace.toml",
+        ),
+    ] = None
     node_usd_per_hour: Annotated[
         float,
         Setting(
@@ -319,8 +335,12 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
             shown_default="none",
         ),
     ] = ()
+    disable_page: Annotated[
+        bool,
+        Setting(help="answer / with a line of text, not with the page", values=SWITCH, shown_default="false"),
+    ] = False
     disable_metrics: Annotated[
-        bool, Setting(help="answer /metrics with 501", values=SWITCH, shown_default="false")
+        bool, Setting(help="answer /metrics and /v1/live with 501", values=SWITCH, shown_default="false")
     ] = False
     disable_slots: Annotated[
         bool,

@@ -11,12 +11,12 @@ from pathlib import Path
 import msgspec
 
 from headrace.config.datasets import SqlLimits, SqlSettings, read_datasets, read_sql
+from headrace.config.secrets import KeyOf, without
 from headrace.data.accelerate import Copies
 from headrace.data.catalogue import Catalogue
 from headrace.data.extensions import check_engine
 from headrace.data.guard import StatementRefused
 from headrace.data.job import Format, Job, Query, Reply, SqlAnswer, decode_reply, encode_job
-from headrace.data.secrets import KeyOf, without
 from headrace.errors import HeadraceError, InvalidRequest, Overloaded
 from headrace.isolation.child import IsolatedProcess, LimitExceeded, WorkFailed, WorkLost, WorkStop
 from headrace.isolation.limits import ProcessLimits

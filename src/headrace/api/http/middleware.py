@@ -32,6 +32,7 @@ from headrace.telemetry.trace_context import TRACEPARENT, TRACESTATE
 WARNINGS_HEADER = b"x-headrace-warnings"
 WARNING_BYTES = 4096  # clients read headers of at least 8 KiB
 OPEN_PATHS = frozenset({"/health", "/ready"})
+PAGE_PATH = "/page/"
 # What decides who is served what: of two such headers this server and a proxy might each believe another one.
 SINGLE_HEADERS = ("host", "origin", "authorization", "x-api-key", "content-type", "content-encoding")
 _CLIENT_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
@@ -129,9 +130,9 @@ class ServerMiddleware:
         call: HttpCall = scope["headrace.call"]
         with ExitStack() as held:
             try:
-                if call.path not in OPEN_PATHS:
+                if not self._is_open(call):
                     await self._keys.refresh()
-                call.account = self._account(Headers(scope=scope), call.path)
+                    call.account = self._account(Headers(scope=scope))
                 check_scope(call)
                 call.client = call.account.name or _address(scope)
                 if call.method == "POST":  # what is posted makes work, everything else reads
@@ -170,9 +171,16 @@ class ServerMiddleware:
     def _is_ours(self, host: str) -> bool:
         return host in self._hosts or is_loopback(host)
 
-    def _account(self, headers: Headers, path: str) -> Account:
+    def _is_open(self, call: HttpCall) -> bool:
+        """Whether a call needs no key: signs of life, and the page, which asks for the key itself."""
+        if call.path in OPEN_PATHS:
+            return True
+        is_page = call.path == "/" or call.path.startswith(PAGE_PATH)
+        return is_page and call.method in ("GET", "HEAD") and not self._settings.disable_page
+
+    def _account(self, headers: Headers) -> Account:
         """The account of the caller's key, or where the server has no keys that of everybody."""
-        if path in OPEN_PATHS or not self._keys.required:
+        if not self._keys.required:
             return self._keys.everybody
         scheme, _, token = headers.get("authorization", "").partition(" ")
         sent = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
