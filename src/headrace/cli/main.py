@@ -23,6 +23,8 @@ COMMANDS = {
     "classify": "Sort texts into labels: a model's own or yours.",
     "entities": "Find entities in a text, by labels of your own.",
     "redact": "Replace personal data in a text.",
+    "ingest": "Put documents into an index.",
+    "search": "Search indexes of documents, by words and by meaning.",
     "sql": "Run SQL over the datasets of headrace.toml.",
     "explain": "Show where the time of a request went, or would go.",
     "requests": "List the latest requests of a running server.",
