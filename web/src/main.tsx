@@ -6,10 +6,12 @@ import { isDark, nextTheme, theme } from "./lib/theme";
 import { Button, Dialog, Field, Icon, Notice } from "./lib/ui";
 import { Live } from "./live/Live";
 import { Playground } from "./playground/Playground";
+import { Requests } from "./requests/Requests";
 
 const PANES: { id: string; label: string; icon: string; view: () => JSX.Element }[] = [
   { id: "chat", label: "Chat", icon: "chat", view: () => <Chat /> },
   { id: "live", label: "Live", icon: "live", view: () => <Live /> },
+  { id: "requests", label: "Requests", icon: "requests", view: () => <Requests /> },
   { id: "playground", label: "Playground", icon: "play", view: () => <Playground /> },
 ];
 
