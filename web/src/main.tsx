@@ -37,7 +37,7 @@ function App(): JSX.Element {
     <>
       <a
         class="skip"
-        href={`#${pane.id}`}
+        href="#content"
         onClick={(event) => {
           event.preventDefault();
           main.current?.focus();
@@ -65,7 +65,7 @@ function App(): JSX.Element {
           <Button label={`Theme: ${theme.value}`} icon={theme.value === "auto" ? "auto" : isDark.value ? "moon" : "sun"} kind="quiet" hideText onClick={nextTheme} />
         </div>
       </header>
-      <main ref={main} tabIndex={-1}>
+      <main ref={main} id="content" tabIndex={-1}>
         {!online.value && (
           <div class="banner">
             <Notice>The server does not answer. The page goes on when it is there again.</Notice>

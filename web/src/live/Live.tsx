@@ -231,7 +231,7 @@ function Memory({ event, model }: { event: LiveEvent; model: string }): JSX.Elem
         <h2 id="memory-title">Models</h2>
         <span class="hint">{event.memory_bytes > 0 && `${bytes(event.memory_bytes)} for all models together`}</span>
       </div>
-      <div class="table-box" tabIndex={0} role="region" aria-labelledby="memory-title">
+      <div class="table-box" tabIndex={0} role="region" aria-label="Table of models">
         <table>
           <thead>
             <tr>
