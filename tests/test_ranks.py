@@ -33,7 +33,6 @@ RANKS = {
     "inference": 10,
     "tasks": 11,
     "providers": 11,
-    "data": 11,
     "search": 11,
     "tools": 11,
     "journal": 11,
@@ -41,6 +40,7 @@ RANKS = {
     "economy": 12,
     "adapt": 13,
     "cluster": 13,
+    "data": 13,  # models answer functions of SQL, with prices
     "bench": 10,
     "llm": 14,
     "api": 14,
