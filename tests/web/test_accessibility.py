@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from conftest import AXE
+from browser_site import AXE
 from fake import FakeEngine, FakeModel
 from in_process import Running, running_server
 
@@ -142,7 +142,7 @@ def test_a_conversation_by_the_keyboard(talker: Running, visit: Callable[..., An
     page.keyboard.press("Enter")
     assert focused(page) == "Edit your message"
     page.keyboard.press("Escape")
-    page.wait_for_function("document.activeElement.getAttribute('aria-label') === 'Edit'")
+    page.wait_for_function("() => document.activeElement.getAttribute('aria-label') === 'Edit'")
     page.keyboard.press("Enter")
     page.keyboard.press("End")
     page.keyboard.type(" again")

@@ -82,6 +82,7 @@ function Figures({ event, model }: { event: LiveEvent; model: string }): JSX.Ele
           unit="sequences"
           times={times}
           shown={whole}
+          isCount
           series={[
             { label: "running", color: "--line-1", values: events.map((one) => sum(one, model, (each) => each.running)) },
             { label: "waiting", color: "--line-3", values: events.map((one) => sum(one, model, (each) => each.waiting)), isDashed: true },
