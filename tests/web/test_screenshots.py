@@ -89,7 +89,7 @@ SHOWN = ((chat, "light"), (live, "dark"), (requests, "light"), (entities, "dark"
 def test_a_picture_of_each_pane(
     engine: Running, visit: Callable[..., Any], tmp_path: Path, show: Any, scheme: str
 ) -> None:
-    site = visit(engine.url, color_scheme=scheme, viewport={"width": 1200, "height": 760})
+    site = visit(engine.url, color_scheme=scheme, viewport={"width": 1120, "height": 700})
     end = show(engine, site)
     folder = ROOT / "docs" / "images" if os.environ.get("TEST_SCREENSHOTS") else tmp_path
     folder.mkdir(exist_ok=True)
