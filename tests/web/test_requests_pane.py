@@ -28,7 +28,7 @@ def test_a_request_is_found_opened_and_sent_again(engine: Running, visit) -> Non
     http = engine.http()
     assert http.post("/v1/chat/completions", json=CHAT).status_code == 200
     assert http.post("/v1/completions", json={"prompt": "ls", "max_tokens": 4}).status_code == 200
-    assert http.post("/v1/chat/completions", json=CHAT | {"temperature": 99}).status_code == 400
+    assert http.post("/v1/chat/completions", json=CHAT | {"top_p": 99}).status_code == 400
     site = visit(engine.url)
     page = site.open("requests")
     rows = page.locator("tbody tr")
@@ -36,7 +36,9 @@ def test_a_request_is_found_opened_and_sent_again(engine: Running, visit) -> Non
     page.get_by_label("Status", exact=True).select_option("failed")
     page.wait_for_function("() => document.querySelectorAll('tbody tr').length === 1")
     rows.get_by_role("button").click()
-    page.get_by_text("temperature", exact=False).first.wait_for()
+    facts = page.locator(".pairs-list")
+    facts.get_by_text("400").wait_for()
+    assert "Error" in facts.inner_text()
     page.get_by_label("Status", exact=True).select_option("completed")
     page.get_by_label("Endpoint").select_option("/v1/chat/completions")
     page.wait_for_function("() => document.querySelectorAll('tbody tr').length === 1")
