@@ -34,6 +34,7 @@ from headrace.inference.model_source import ManagedModels, ModelThreads
 from headrace.inference.requests import InferenceRequest
 from headrace.inference.response_store import ResponseStore
 from headrace.inference.store_threads import StoreThreads
+from headrace.search.indexes import indexes_of
 from headrace.storage.aliases import Aliases
 from headrace.storage.database import Database
 from headrace.storage.ledger_store import ledger_store
@@ -69,6 +70,7 @@ class Service:
         self._parsers = ThreadPoolExecutor(2, thread_name_prefix="headrace-parse")
         self._searchers = ThreadPoolExecutor(2, thread_name_prefix="headrace-search")
         self.statements = Statements(settings)
+        self.indexes = indexes_of(settings)
         self.tools = ServerTools(settings)
         self._model_threads = ModelThreads(2)
         self.sources = ManagedModels(models)

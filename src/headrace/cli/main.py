@@ -23,6 +23,8 @@ COMMANDS = {
     "classify": "Sort texts into labels: a model's own or yours.",
     "entities": "Find entities in a text, by labels of your own.",
     "redact": "Replace personal data in a text.",
+    "ingest": "Put documents into an index.",
+    "search": "Search indexes of documents, by words and by meaning.",
     "sql": "Run SQL over the datasets of headrace.toml.",
     "mcp": "Use servers of tools (MCP), and approve what they offer.",
     "ps": "List the models of a running server.",

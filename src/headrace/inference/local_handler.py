@@ -114,6 +114,9 @@ class LocalHandler:
     async def _answer(self, request: InferenceRequest, call: CallContext) -> AsyncGenerator[Batch]:
         """The events of one model. Degraded, before any of them, where another one is to answer."""
         asked_s = time.monotonic()
+        if request.route is not None and request.route.quality is not None and not call.routed:
+            name = request.model or "the default model"
+            call.warn("route", f"quality has no effect: {name} is one model, there is no choice")
         with call.stage("acquire model"):
             model, release = await self._models.acquire(self._name(request), request.keep_alive_s, call)
         call.load_s += time.monotonic() - asked_s
