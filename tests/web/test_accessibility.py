@@ -32,7 +32,7 @@ WIDTHS = {"wide": {"width": 1280, "height": 860}, "narrow": {"width": 390, "heig
 
 
 @pytest.fixture(scope="module")
-def talker() -> Iterator[Running]:
+def talker(browser: object) -> Iterator[Running]:
     with running_server(FakeModel(engine=FakeEngine(ANSWER, ends=True))) as server:
         yield server
 

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.xdist_group("browser")
 
 
 @pytest.fixture(scope="module")
-def engine() -> Iterator[Running]:
+def engine(browser: object) -> Iterator[Running]:
     models = [load_model(name, EngineOptions(threads=1)) for name in ("embed", "tagger")]
     with server_of(*models) as server:
         yield server

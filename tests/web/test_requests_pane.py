@@ -16,7 +16,7 @@ CHAT = {"messages": [{"role": "user", "content": "list files by size"}], "max_to
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def engine(browser: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     model = load_model("mini", EngineOptions(threads=1))
     store: Path = tmp_path_factory.mktemp("store") / "store.sqlite3"
     with running_server(model, store=store, log_requests=True, log_content=True) as server:

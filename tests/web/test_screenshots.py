@@ -21,7 +21,7 @@ QUESTIONS = ("find all python files changed today", "list files by size", "extra
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def engine(browser: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     models = [load_model(name, EngineOptions(threads=1)) for name in ("mini", "embed", "tagger")]
     store = tmp_path_factory.mktemp("store") / "store.sqlite3"
     with server_of(*models, store=store, log_requests=True) as server:
