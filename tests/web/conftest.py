@@ -33,7 +33,7 @@ def visit(browser: Browser) -> Iterator[Callable[..., Site]]:
 
     def start(url: str, **options: Any) -> Site:
         context = browser.new_context(**{"viewport": {"width": 1280, "height": 860}, **options})
-        context.set_default_timeout(15_000)
+        context.set_default_timeout(30_000)
         site = Site(context.new_page(), url)
         sites.append(site)
 
