@@ -146,7 +146,8 @@ def test_maintenance_frees_what_is_dead(tmp_path: Path) -> None:
     check_whole(reader, [*left, ("new", ["a new text"])])
 
 
-def test_one_writer_at_a_time(tmp_path: Path) -> None:
+def test_one_writer_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.search.tables.WAIT_S", 0.1)
     index = new_index(tmp_path / "i")
     with locked(index.folder), pytest.raises(IndexBusy, match="being written"):
         index.upsert([row("a", "one")])

@@ -106,6 +106,17 @@ class Found(Struct, frozen=True):
     generation: int
 
 
+class IndexedDocument(Struct, frozen=True):
+    """A document of an index; `at_s` is when it was indexed, in seconds since 1970, `characters` those of its
+    chunks."""
+
+    key: str
+    title: str
+    attributes: Attributes
+    at_s: int
+    characters: int
+
+
 class IndexVersion(Struct, frozen=True, kw_only=True):
     """What an index holds. `generation` grows with every change; `dead` are rows of vectors that are not
     used any more, `bytes` the size on the disk."""

@@ -12,7 +12,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from msgspec.structs import replace
@@ -22,6 +22,7 @@ from headrace.ops.value import Array
 from headrace.search.index import (
     Found,
     IndexDamaged,
+    IndexedDocument,
     IndexMeta,
     IndexQuery,
     IndexRow,
@@ -83,10 +84,24 @@ class LocalIndex:
             details=json.loads(str(found["details"])),
         )
 
-    def set_details(self, details: Mapping[str, object]) -> None:
+    def change_details(self, change: Callable[[dict[str, Any]], None]) -> None:
         """Change what is kept with it for its owner."""
         with writing(self.folder) as connection:
+            details = json.loads(str(meta_of(connection)["details"]))
+            change(details)
             set_meta(connection, {"details": json.dumps(details)})
+
+    def documents(self, key: str | None = None) -> list[IndexedDocument]:
+        """The documents, oldest first; of a key alone where one is given."""
+        sql = (
+            "SELECT d.key, d.title, d.attributes, d.at_s, coalesce(sum(length(c.text)), 0) FROM documents d"
+            " LEFT JOIN chunks c ON c.document = d.number WHERE ?1 IS NULL OR d.key = ?1 GROUP BY d.number"
+        )
+        with reading(self.folder) as connection:
+            return [
+                IndexedDocument(key, title, json.loads(attributes), at_s, size)
+                for key, title, attributes, at_s, size in connection.execute(sql, (key,))
+            ]
 
     def digests(self, prefix: str = "") -> dict[str, bytes]:
         """The digests of the documents whose keys begin so, by key."""
