@@ -24,11 +24,13 @@ from headrace.api.http.errors import Forbidden, Unauthorized, error_response
 from headrace.api.http.explaining import HEADER, Explaining
 from headrace.api.service import Service
 from headrace.config.settings import Settings
+from headrace.config.stderr_log import LOG_FIELDS
 from headrace.errors import HeadraceError, InvalidRequest
 from headrace.inference.accounts import Account, ReadLimits
 from headrace.inference.call_context import HOPS, CallContext, new_request_id
 from headrace.storage.database import Database
 from headrace.storage.keys import Keys
+from headrace.telemetry.trace_context import TRACEPARENT, TRACESTATE
 
 WARNINGS_HEADER = b"x-headrace-warnings"
 WARNING_BYTES = 4096  # clients read headers of at least 8 KiB
@@ -78,6 +80,8 @@ class ServerMiddleware:
             method=scope["method"],
             path=path,
             account=self._keys.everybody,
+            traceparent=headers.get(TRACEPARENT, ""),
+            tracestate=headers.get(TRACESTATE, ""),
             hops=_hops(headers.get(HOPS, "")),
             explain=scope["method"] == "POST" and headers.get(HEADER, "").lower() in ("1", "true"),
             no_store="no-store" in headers.get("cache-control", "").lower(),
@@ -85,13 +89,17 @@ class ServerMiddleware:
         if "anthropic-version" in headers and call.path.startswith("/v1/models"):
             call.surface = MESSAGES_PATH  # this path is of two surfaces
         scope["headrace.call"] = call
+        if self._service.tracing is not None:
+            call.trace = self._service.tracing.begin(call.trace, call.path)
+        if self._settings.log_format == "json":
+            LOG_FIELDS.set({"trace_id": call.trace.trace_id, "request_id": request_id})
 
         async def send_with_headers(message: Message) -> None:
             nonlocal send
             if message["type"] == "http.response.start":
                 if call.explain:
                     send = Explaining(call, send)
-                call.status = message["status"]
+                call.status, call.is_whole = message["status"], False
                 self._release_body(call)
                 message["headers"] = [
                     *message.get("headers", ()),
@@ -102,6 +110,8 @@ class ServerMiddleware:
                     *warning_headers(call),
                 ]
             await send(message)
+            if not message.get("more_body", message["type"] != "http.response.body"):
+                call.is_whole = True
 
         try:
             await self._pass_on(call, headers, scope, receive, send_with_headers)
