@@ -26,7 +26,8 @@ def test_what_a_model_reads() -> None:
 
 def test_checked_citations() -> None:
     answer = (
-        '"Lemons are sour, and yellow" [a.md:100-128]. They are sour [a.md:111-115]. “PLUMS ARE SWEET” [b.md:0-16].'
+        '"Lemons are sour, and yellow" [a.md:100-128]. They are sour [a.md:111-115].'
+        " “PLUMS ARE SWEET” [b.md:0-16]."
         ' "Plums are sour" [b.md:0-16]. "sour" [a.md:100-106]. [b.md:5-90] [c.md:0-1] [b.md:9-2] [b] "x"'
     )
     checked = citations(answer, FOUND)

@@ -1,7 +1,7 @@
 """Passages for a model that answers from them, and the citations of its answer, each checked.
 
-A passage is written with its source, `[key:start-end]`. An answer cites `[key:start-end]`, with the words that
-it quotes in front: "…" [key:start-end]. A citation is right if a passage that was given has these characters,
+A passage is written with its source, `[key:start-end]`. An answer cites `[key:start-end]`, with words that it
+quotes in front: "…" [key:start-end]. A citation is right if a passage that was given has these characters,
 and quoted words are in them.
 """
 
