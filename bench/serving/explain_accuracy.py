@@ -3,8 +3,9 @@
     python bench/serving/explain_accuracy.py mini
     python bench/serving/explain_accuracy.py /path/to/model --lengths 8,64,512,2048,4096
 
-Stages are prefill steps, decoding, and encoding; those shorter than 1 ms are left out, where the clock and the
-scheduler of the operating system decide. `parts / whole` says how well the nodes of a tree sum to its root.
+Stages are prefill steps, decoding, and encoding; those shorter than 1 ms are left out, where the clock and
+the scheduler of the operating system decide. `parts / whole` says how well the nodes of a tree sum to its
+root.
 """
 
 from __future__ import annotations
@@ -24,7 +25,18 @@ from headrace.telemetry.explain import ExplainNode
 
 MIN_S = 1e-3
 WORDS = (
-    "list find file size folder sort copy move count line word archive remove show large small new".split()
+    "list",
+    "find",
+    "file",
+    "size",
+    "folder",
+    "sort",
+    "copy",
+    "move",
+    "count",
+    "word",
+    "archive",
+    "remove",
 )
 
 
@@ -48,7 +60,7 @@ def prompt(llm: AsyncLLM, random_: random.Random, tokens: int) -> tuple[int, ...
 def requests(
     llm: AsyncLLM, kind: str, lengths: list[int], count: int, random_: random.Random
 ) -> Iterator[dict[str, Any]]:
-    """Keywords of requests: `cold`, with a prefix that is in the cache, with a grammar, with a speculation that
+    """Keywords of requests: `cold`, with a prefix that is in the cache, with a grammar, with speculation that
     comes true (the text repeats)."""
     shared = prompt(llm, random_, max(lengths) // 2)
     for number in range(count):
