@@ -1,4 +1,4 @@
-"""What calls of the executor really take, with the loop around them, beside what is expected of their steps."""
+"""What calls of the executor really take, with the loop around them, beside what was expected of them."""
 
 from __future__ import annotations
 
