@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec import UNSET
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "api"))
-from in_process import running_server
-
 from headrace.cli.explain_text import explain_text
 from headrace.inference.completion import Completion
 from headrace.llm import LLM
-from headrace.loading.loader import load_model
-from headrace.loading.options import EngineOptions
 from headrace.telemetry.explain import ExplainNode
 
 PROMPT = "list the files of each folder by size and then by name, newest first; " * 6
@@ -62,31 +55,6 @@ def test_fewer_choices(llm: LLM) -> None:
     one = llm.generate("list files", n=1, explain=True, **given)
     saved = several.usage.completion_tokens - one.usage.completion_tokens
     assert saved == told["saved_tokens"] == 60 and "fewer_choices" not in said(one)
-
-
-def test_speculation_that_does_not_come_true() -> None:
-    body: dict[str, Any] = {
-        "messages": [{"role": "user", "content": "list the files of this folder"}],
-        "max_tokens": 30,
-        "temperature": 0,
-        "explain": True,
-    }
-    wrong = {"type": "content", "content": "zebra " * 40}
-    model = load_model("mini", EngineOptions())
-    with running_server(model) as server:
-
-        def ask(more: dict[str, Any]) -> tuple[dict[str, Any], int]:
-            reply = server.http().post("/v1/chat/completions", json=body | more).json()
-            advice = reply["explain"].get("detail", {}).get("advice", [])
-            verified = model.engine.status()
-            return {one["lever"]: one for one in advice}, verified.drafted - verified.accepted
-
-        before = model.engine.status()
-        told, wasted = ask({"prediction": wrong})
-        assert told["speculation_off"]["saved_tokens"] == wasted - (before.drafted - before.accepted) > 0
-        told, after = ask({})
-        assert "speculation_off" not in told and after == wasted
-    model.close()
 
 
 def test_the_text_ends_with_the_advice(llm: LLM) -> None:

@@ -13,7 +13,6 @@ from headrace.kv.pages import PAGE_TOKENS
 
 MIN_CACHE_TOKENS = 4 * PAGE_TOKENS
 """A prompt of fewer tokens that are not in the cache has no advice about it."""
-POOR_DRAFTS = 0.3  # of them right: fewer do not pay for being verified
 _WHY: Mapping[str, str] = {
     "disabled": "the request switched the prefix cache off",
     "cold": "no prompt before it began alike",
@@ -24,8 +23,8 @@ _WHY: Mapping[str, str] = {
 
 
 class Advice(Struct, frozen=True):
-    """A `lever` of "prefix_cache", "fewer_choices" or "speculation_off", the tokens that need not be computed
-    with it, and the seconds of the request that these took, where that is known."""
+    """A `lever` of "prefix_cache" or "fewer_choices", the tokens that need not be computed with it, and the
+    seconds of the request that these took, where that is known."""
 
     lever: str
     text: str
@@ -35,7 +34,7 @@ class Advice(Struct, frozen=True):
 
 def advice(usage: Usage, shares: Sequence[StepShare]) -> list[dict[str, Any]]:
     """The levers of a prompt, that which saves most first, as they stand in the details of its tree."""
-    found = [*_prefix_cache(usage, shares), *_fewer_choices(usage, shares), *_speculation(shares)]
+    found = [*_prefix_cache(usage, shares), *_fewer_choices(usage, shares)]
     found.sort(key=lambda one: -one.saved_tokens)
     return [to_builtins(one) for one in found]
 
@@ -61,15 +60,3 @@ def _fewer_choices(usage: Usage, shares: Sequence[StepShare]) -> list[Advice]:
     saved = usage.completion_tokens * (choices - 1) // choices
     text = f"with one choice instead of about {choices} there are {saved:,} tokens less to generate"
     return [Advice("fewer_choices", text, saved)]
-
-
-def _speculation(shares: Sequence[StepShare]) -> list[Advice]:
-    drafted, accepted = sum(one.drafted for one in shares), sum(one.accepted for one in shares)
-    if not drafted or accepted >= POOR_DRAFTS * drafted:
-        return []
-    seconds = sum(share.propose_s for share in shares)
-    wrong = drafted - accepted
-    text = (
-        f"{accepted:,} of {drafted:,} drafted tokens were right: without speculation {wrong:,} less to verify"
-    )
-    return [Advice("speculation_off", text, wrong, seconds)]
