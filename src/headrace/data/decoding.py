@@ -12,7 +12,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from headrace.chat.messages import Message
-from headrace.data.model_work import ModelWork, in_order_of_arrival, model_identity
+from headrace.data.model_work import StatementWork, in_order_of_arrival, model_identity
 from headrace.data.operator import Arguments, CheckedCall, RowCost, RowValue
 from headrace.data.questions import Value
 from headrace.errors import ContextLengthExceeded, EngineStopped, HeadraceError, InvalidRequest, ModelNotFound
@@ -67,7 +67,7 @@ class Decoder:
         self._at_a_time, self._context = AT_A_TIME, 0
         self.is_local = True
 
-    async def open(self, work: ModelWork) -> str:
+    async def open(self, work: StatementWork) -> str:
         """What names the model's weights; "" of a remote one."""
         call = work.call()
         try:
@@ -81,7 +81,7 @@ class Decoder:
             self.is_local = False  # the handler knows remote models, or says that there is none
             return ""
 
-    async def cost(self, work: ModelWork, rows: Sequence[Arguments], decoding: Decoding) -> list[RowCost]:
+    async def cost(self, work: StatementWork, rows: Sequence[Arguments], decoding: Decoding) -> list[RowCost]:
         """Tokens of each row."""
         most = int(decoding.sampling.get("max_tokens", 0))
         if not self.is_local:
@@ -97,13 +97,13 @@ class Decoder:
             )
         return [RowCost(count, most) for count in counts]
 
-    async def _ids(self, work: ModelWork, requests: Sequence[ChatRequest]) -> list[Ids]:
+    async def _ids(self, work: StatementWork, requests: Sequence[ChatRequest]) -> list[Ids]:
         call = work.call()
         async with work.runner.lease(self.name, call, "generate") as model:
             return await work.runner.in_thread(model, lambda: [_ids(one, model, call) for one in requests])
 
     async def generate(
-        self, work: ModelWork, rows: Sequence[Arguments], decoding: Decoding
+        self, work: StatementWork, rows: Sequence[Arguments], decoding: Decoding
     ) -> AsyncGenerator[Sequence[RowValue]]:
         """The answer of each row."""
 
@@ -123,7 +123,7 @@ class Decoder:
 
     async def score(
         self,
-        work: ModelWork,
+        work: StatementWork,
         rows: Sequence[Arguments],
         decoding: Decoding,
         answers: Sequence[str],
@@ -150,7 +150,7 @@ class Decoder:
             async for one in found:
                 yield one
 
-    def failed(self, work: ModelWork, place: int, error: HeadraceError) -> RowValue:
+    def failed(self, work: StatementWork, place: int, error: HeadraceError) -> RowValue:
         """NULL where the call says so; raises otherwise."""
         if not self._site.failed_is_null:
             raise error
@@ -162,13 +162,17 @@ def _ids(request: ChatRequest, model: LoadedModel, call: CallContext) -> Ids:
     return literal_tokens(request, chat_prompt(request, model, call, None), model, call)
 
 
-async def _answered(work: ModelWork, request: ChatRequest, call: CallContext) -> PromptResult:
+async def _answered(work: StatementWork, request: ChatRequest, call: CallContext) -> PromptResult:
     result = await collect(await open_stream(work.runner.handler, request, call))
     return result.prompts[0]
 
 
 async def _scored(
-    work: ModelWork, name: str | None, prompts: Sequence[Ids], continuations: Sequence[Ids], call: CallContext
+    work: StatementWork,
+    name: str | None,
+    prompts: Sequence[Ids],
+    continuations: Sequence[Ids],
+    call: CallContext,
 ) -> NDArray[np.float64]:
     request = ScoringRequest(
         id=new_id(), model=name, prompts=tuple(prompts), continuations=tuple(continuations)
