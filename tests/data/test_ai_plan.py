@@ -86,6 +86,23 @@ def test_a_limit_reads_in_waves(data: DataEngine, models: LocalModels, sql: str,
     assert planned.body == run(data, models, sql, planned=False).body
 
 
+@pytest.mark.parametrize(
+    "columns",
+    [
+        "id, count(*) OVER () AS n",
+        "id, (SELECT count(*) FROM many WHERE ai_filter('Is it?', body)) AS n",
+        "id, unnest([1, 2]) AS n",
+        "DISTINCT id % 3 AS n",
+        "count(*) AS n",
+    ],
+)
+def test_rows_behind_a_limit_count_where_they_are_seen(
+    data: DataEngine, models: LocalModels, columns: str
+) -> None:
+    sql = f"SELECT {columns} FROM many WHERE id < 60 AND ai_filter('Is it?', body) LIMIT 3"
+    assert run(data, models, sql).body == run(data, models, sql, planned=False).body
+
+
 def test_a_condition_that_hardly_passes(data: DataEngine, models: LocalModels) -> None:
     """Where waves find too few rows, all are read."""
     sql = "SELECT id FROM mails WHERE ai_filter('Is it?', body) AND id < 12 LIMIT 30"

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 AT_A_TIME = 64
 """Requests, where the model does not say how many sequences it computes."""
 SCORED_AT_A_TIME = 64
+PREPARED_AT_A_TIME = 16
 CHARACTERS_PER_TOKEN = 4
 """Of a remote model, whose tokenizer is not known: an estimate."""
 Read = Callable[[str], Value]
@@ -99,8 +100,12 @@ class Decoder:
 
     async def _ids(self, work: StatementWork, requests: Sequence[ChatRequest]) -> list[Ids]:
         call = work.call()
+        found: list[Ids] = []
         async with work.runner.lease(self.name, call, "generate") as model:
-            return await work.runner.in_thread(model, lambda: [_ids(one, model, call) for one in requests])
+            for start in range(0, len(requests), PREPARED_AT_A_TIME):  # chats get their turn in between
+                part = requests[start : start + PREPARED_AT_A_TIME]
+                found += await work.runner.in_thread(model, partial(_all_ids, part, model, call))
+        return found
 
     async def generate(
         self, work: StatementWork, rows: Sequence[Arguments], decoding: Decoding
@@ -156,6 +161,10 @@ class Decoder:
             raise error
         work.usage.failed[error.message[:200]] += 1
         return RowValue(place, None)
+
+
+def _all_ids(requests: Sequence[ChatRequest], model: LoadedModel, call: CallContext) -> list[Ids]:
+    return [_ids(one, model, call) for one in requests]
 
 
 def _ids(request: ChatRequest, model: LoadedModel, call: CallContext) -> Ids:

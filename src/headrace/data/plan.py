@@ -52,8 +52,8 @@ def plan(
     count: Callable[[str], int] | None,
 ) -> Plan:
     """The hints of a statement whose calls were put in place. Where several conditions ask models, the
-    statement gets an order of them, those with the fewest rows first: `a AND b` becomes `CASE WHEN a THEN b ELSE
-    false END`, which passes the same rows.
+    statement gets an order of them, those with the fewest rows first: `a AND b` becomes `CASE WHEN a THEN b
+    ELSE false END`, which passes the same rows.
 
     `count` gives the number of rows of a query. With None hints may not rely on values of earlier calls: rows
     that a condition might remove are among theirs, and they are not exact.
@@ -142,7 +142,7 @@ class _Planner:
         for node in self._always([conjunct]):
             if not is_streamed:
                 self._add(node, self._rows(node, kept), exact=exact)
-            elif node is not conjunct or len(self._dear) > 1 or not (wanted := self._wanted()):
+            elif node is not conjunct or not (wanted := self._wanted(node)):
                 self._without[self._number(node)] = "LIMIT may end the statement before all rows are read"
             else:
                 distinct = not self._known
@@ -236,9 +236,14 @@ class _Planner:
             return
         self._hints.setdefault((number, sql), Hint(number, sql, len(node["children"]), wanted, exact))
 
-    def _wanted(self) -> int:
-        """Rows that LIMIT lets through, with those of OFFSET; 0 where that is not known."""
-        assert self._limit is not None
+    def _wanted(self, node: Node) -> int:
+        """Rows that LIMIT lets through, with those of OFFSET; 0 where that is not known, or where a row
+        behind them would be seen elsewhere: by a window, or by the same call in another place."""
+        select = self._select
+        elsewhere = len(self._calls[self._number(node)].nodes) > 1 or len(self._dear) > 1
+        windows = any(one.get("class") == "WINDOW" for one in nodes_of(select["select_list"]))
+        if self._limit is None or elsewhere or windows:
+            return 0
         found = 0
         for part in (self._limit.get("limit"), self._limit.get("offset")):
             constant: Node = {} if part is None else part.get("value") or {}
