@@ -33,7 +33,7 @@ RANKS = {
     "inference": 10,
     "tasks": 11,
     "providers": 11,
-    "search": 11,
+    "search": 12,
     "tools": 11,
     "journal": 11,
     "gateway": 12,

@@ -49,7 +49,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "/v1/redact": redact.redact,
     "/v1/responses": create.make_response,
 }
-"""Endpoints that batches may name, without HTTP."""
+"""Endpoints that batches and EXPLAIN may name, without HTTP."""
 
 
 def create_app(
@@ -86,6 +86,7 @@ def create_app(
     app.router.redirect_slashes = False
     app.state.service = service
     app.state.pulls = Pulls()
+    app.state.operations = OPERATIONS
     app.state.document = Document(endpoints)
     install_error_handlers(app)
     return app

@@ -35,14 +35,17 @@ from headrace.workers.worker_loader import WorkerLoader
 LOG = logging.getLogger("headrace.cli")
 
 # Settings that a running server cannot change.
-FIXED_SETTINGS = ("host", "port", "store", "ledger", "log_requests", "node_usd_per_hour")
+FIXED_SETTINGS = (
+    *("host", "port", "store", "ledger", "node_usd_per_hour"),
+    *("log_requests", "log_max_requests", "log_max_bytes", "log_max_days", "log_format"),
+)
 
 
 def run(
     names: Sequence[str], settings: Settings, read_settings: Callable[[], Settings], first: Spawned
 ) -> None:
     """Serve until a signal; `first` is a worker process started for the first model."""
-    log_to_stderr()
+    log_to_stderr(settings.log_format)
     lookahead_tokens = [WorkerProcess(first)]
 
     def launch(spec: ModelSpec) -> WorkerLoader:

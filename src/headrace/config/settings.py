@@ -10,6 +10,7 @@ from typing import Annotated
 from headrace.config.model_settings import ModelSettings
 from headrace.config.profiles import Profile
 from headrace.config.setting import Setting, markdown, table_of
+from headrace.config.stderr_log import LogFormat
 from headrace.config.values import (
     IDLE_SECONDS,
     OBJECT,
@@ -290,11 +291,33 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
         ),
     ] = 2**22
     log_requests: Annotated[
-        bool, Setting(help="keep a line for each request in the store", values=SWITCH, shown_default="false")
+        bool,
+        Setting(
+            help="keep a line for each request in the store; else the latest 1,000 of each key are in memory",
+            values=SWITCH,
+            shown_default="false",
+        ),
     ] = False
+    log_max_requests: Annotated[
+        int, Setting(help="requests of each key that are kept; older ones are deleted", values=integer(1))
+    ] = 10_000
+    log_max_bytes: Annotated[
+        int,
+        Setting(help="size of all requests that are kept", values=SIZE, shown_default="256MiB"),
+    ] = 256 * 2**20
+    log_max_days: Annotated[
+        float, Setting(help="how long requests are kept", values=number(0, 36_500, "days"))
+    ] = 30.0
     log_content: Annotated[
         bool, Setting(help="keep also what requests say", values=SWITCH, shown_default="false")
     ] = False
+    log_format: Annotated[
+        LogFormat,
+        Setting(
+            help="lines on stderr; as JSON also one for each request, with its trace and without its text",
+            values=one_of(LogFormat),
+        ),
+    ] = "text"
     allowed_hosts: Annotated[
         tuple[str, ...],
         Setting(

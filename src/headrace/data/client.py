@@ -14,6 +14,8 @@ from headrace.data.engine import AiWishes, DataEngine, Parameter
 from headrace.data.job import CallCost, SqlAnswer
 from headrace.data.local_models import LocalModels
 from headrace.errors import UsageError
+from headrace.search.client import SearchClient
+from headrace.search.searching import NamedHit
 
 if TYPE_CHECKING:
     from headrace.engine.client import LoadedModel
@@ -78,6 +80,7 @@ class Data:
         """
         cache = default_cache_dir()
         self._usd_per_hour = load_settings().node_usd_per_hour
+        self._search: SearchClient | None = None
         if datasets is None:
             if file is not None:
                 if not Path(file).is_file():
@@ -132,6 +135,26 @@ class Data:
             sql, parameters, ruled=False, explain=True, models=self._models, wishes=wishes
         )
 
+    def search(
+        self,
+        text: str,
+        indexes: Sequence[str] | None = None,
+        *,
+        where: str | None = None,
+        limit: int = 10,
+        rerank: str | None = None,
+        keywords: Sequence[str] = (),
+    ) -> list[NamedHit]:
+        """The best chunks for a text, of indexes that `headrace ingest` has made (None: of all): each has
+        `index`, `generation` and `hit` (`key`, `title`, `attributes`, `text`, `span`, `score`, ranks).
+
+        `where` is a condition on attributes, `rerank` the name of a reranker, `keywords` must be in a hit.
+        Raises IndexMissing and InvalidRequest.
+        """
+        if self._search is None:
+            self._search = SearchClient(load_settings())
+        return self._search.search(text, indexes, where=where, limit=limit, rerank=rerank, keywords=keywords)
+
     def datasets(self) -> list[str]:
         """The names of the datasets."""
         return [dataset.name for dataset in self._engine.catalogue]
@@ -141,9 +164,12 @@ class Data:
         return self._engine.copies.refresh(self._engine.catalogue.find(name, ruled=False))
 
     def close(self) -> None:
-        """End the process that runs statements, and models that were loaded for them."""
+        """End the process that runs statements, and models that were loaded for them and for searches."""
         self._engine.close()
         self._models.close()
+        if self._search is not None:
+            self._search.close()
+            self._search = None
 
     def __enter__(self) -> Data:
         return self

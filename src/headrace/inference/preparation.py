@@ -253,7 +253,6 @@ def _common(request: InferenceRequest, request_id: str, call: CallContext) -> di
         "priority": request.priority,
         "deadline_s": request.deadline_s,
         "slo": request.slo,
-        "explain": call.explain,
     }
 
 
