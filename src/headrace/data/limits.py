@@ -29,7 +29,7 @@ class AiLimits(Struct, frozen=True, kw_only=True):
     names: tuple[str, str] = ("sql.ai_rows", "sql.ai_tokens")
 
 
-class Speed(Struct):
+class MeasuredSpeed(Struct):
     """Tokens and seconds of one function and model so far."""
 
     tokens: int = 0
@@ -49,11 +49,11 @@ class Speeds:
     """Of all functions and models of a process."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, str], Speed] = {}
+        self._known: dict[tuple[str, str], MeasuredSpeed] = {}
 
-    def of(self, model: str, operator: str) -> Speed:
+    def of(self, model: str, operator: str) -> MeasuredSpeed:
         """Of a model, by what names its weights, and a function."""
-        return self._known.setdefault((model, operator), Speed())
+        return self._known.setdefault((model, operator), MeasuredSpeed())
 
 
 class AiBudget:
@@ -63,7 +63,7 @@ class AiBudget:
         self._limits = limits
         self.rows, self.tokens, self._seconds = 0, 0, 0.0
 
-    def take(self, function: str, costs: Sequence[RowCost], speed: Speed) -> None:
+    def take(self, function: str, costs: Sequence[RowCost], speed: MeasuredSpeed) -> None:
         """Set aside what rows take at most; SqlLimit where that is too much, or by `speed` costs too much."""
         limits = self._limits
         rows = self.rows + len(costs)
