@@ -37,7 +37,7 @@ def data(engine: DataEngineMaker, tmp_path: Path) -> DataEngine:
     mails = [f"{n},list all files in folder {n % KINDS},{n % 4}" for n in range(ROWS)]
     (tmp_path / "mails.csv").write_text("\n".join(["id,body,person", *mails]))
     (tmp_path / "people.csv").write_text("number,name\n1,Ann\n2,Bob\n3,Cid\n")
-    many = [f"{n},message number {n}" for n in range(3000)]
+    many = [f"{n},message number {n}" for n in range(300)]
     (tmp_path / "many.csv").write_text("\n".join(["id,body", *many]))
     return engine({name: f"file:{tmp_path}/{name}.csv" for name in ("mails", "people", "many")})
 
@@ -75,9 +75,9 @@ def test_random_statements_give_the_same_bytes_planned_and_not(data: DataEngine,
     ("sql", "most"),
     [
         ("SELECT id FROM many WHERE ai_filter('Is this number even?', body) LIMIT 5", 64),
-        ("SELECT id FROM many WHERE NOT ai_filter('Is this number even?', body) LIMIT 5", 3000),
-        ("SELECT id FROM many WHERE id > 990 AND ai_filter('Is it?', body) LIMIT 3 OFFSET 4", 64),
-        ("SELECT ai(body, max_tokens := 1) FROM many ORDER BY id DESC LIMIT 1", 3000),
+        ("SELECT id FROM many WHERE NOT ai_filter('Is this number even?', body) LIMIT 5", 300),
+        ("SELECT id FROM many WHERE id > 99 AND ai_filter('Is it?', body) LIMIT 3 OFFSET 4", 64),
+        ("SELECT ai(body, max_tokens := 1) FROM many ORDER BY id DESC LIMIT 1", 300),
     ],
 )
 def test_a_limit_reads_in_waves(data: DataEngine, models: LocalModels, sql: str, most: int) -> None:
