@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import pytest
 
 from headrace import _native
+from headrace.engine.turns import SharedTurns, TurnAsk, joined
 from headrace.workers.spawn import TURNS_FILE_BYTES, turns_file
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="turns between processes need Linux")
@@ -24,12 +25,13 @@ from headrace import _native
 fd, tier, work_s, seconds, share = int(sys.argv[1]), int(sys.argv[2]), *map(float, sys.argv[3:6])
 turns = _native.Turns(fd)
 slot = turns.join(share)
+whole = "part" not in sys.argv
 print("joined", flush=True)
 sys.stdin.readline()
 end = time.monotonic() + seconds
 while time.monotonic() < end:
-    turns.begin(slot, tier, float("inf"), work_s)
-    if sys.argv[6:]:
+    turns.begin(slot, tier, float("inf"), work_s, whole)
+    if "says" in sys.argv:
         print("has the turn", flush=True)
     until = time.monotonic() + work_s
     while time.monotonic() < until:
@@ -43,10 +45,10 @@ turns.leave(slot)
 
 
 def member(
-    fd: int, *, tier: int = 1, work_s: float, seconds: float, share: float = 1.0, says: bool = False
+    fd: int, *more: str, tier: int = 1, work_s: float, seconds: float, share: float = 1.0
 ) -> subprocess.Popen[str]:
-    """A process that has joined."""
-    values = [str(value) for value in (fd, tier, work_s, seconds, share, *(["says"] if says else []))]
+    """A process that has joined; `more`: "says" when it has its turn, wants a "part" of the cores."""
+    values = [str(value) for value in (fd, tier, work_s, seconds, share, *more)]
     process = subprocess.Popen(
         [sys.executable, "-c", MEMBER, *values],
         stdin=subprocess.PIPE,
@@ -159,14 +161,17 @@ def test_without_deadlines_the_first_that_asks_goes_first() -> None:
     assert order_of([("first", 1, math.inf), ("second", 1, math.inf)]) == ["first", "second"]
 
 
+@pytest.mark.parametrize("more", [(), ("part",)])
 @pytest.mark.parametrize("one_cpu", [False, True])
-def test_models_have_equal_shares_however_long_their_steps(fd: int, one_cpu: bool) -> None:
+def test_models_have_equal_shares_however_long_their_steps(
+    fd: int, one_cpu: bool, more: tuple[str, ...]
+) -> None:
     before = os.sched_getaffinity(0)
     if one_cpu:
         os.sched_setaffinity(0, {min(before)})
     try:
         seconds = 1.5
-        processes = [member(fd, work_s=work_s, seconds=seconds) for work_s in (0.0005, 0.005, 0.02)]
+        processes = [member(fd, *more, work_s=work_s, seconds=seconds) for work_s in (0.0005, 0.005, 0.02)]
         used = used_s(processes)
     finally:
         os.sched_setaffinity(0, before)
@@ -219,7 +224,7 @@ def test_who_has_slept_has_no_claim_to_what_it_missed(fd: int) -> None:
 def test_a_process_that_dies_in_its_turn_frees_it(fd: int, how: signal.Signals) -> None:
     turns = _native.Turns(fd)
     slot = turns.join()
-    victim = member(fd, work_s=60.0, seconds=60.0, says=True)
+    victim = member(fd, "says", work_s=60.0, seconds=60.0)
     go(victim)
     assert victim.stdout is not None and victim.stdout.readline() == "has the turn\n"
     killed_s: list[float] = []
@@ -240,6 +245,65 @@ def test_a_process_that_dies_in_its_turn_frees_it(fd: int, how: signal.Signals) 
     turns.leave(slot)
     killer.join()
     victim.communicate()
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_a_process_that_dies_frees_its_part(fd: int, how: signal.Signals) -> None:
+    turns = _native.Turns(fd, 3)
+    slot = turns.join()
+    turns.begin(slot, 1, math.inf, 0.0, False)
+    assert turns.held(slot) == 3
+    victim = member(fd, "says", "part", work_s=60.0, seconds=60.0)
+    go(victim)
+    while not turns.contended():
+        time.sleep(0.001)
+    turns.end(slot, True)
+    assert victim.stdout is not None and victim.stdout.readline() == "has the turn\n"
+    turns.begin(slot, 1, math.inf, 0.0, False)
+    assert turns.held(slot) == 1  # the other has 2
+    turns.end(slot, True)
+    victim.send_signal(how)
+    waited_s = turns.begin(slot, 1, math.inf, 0.0, True)  # nobody has waited for it yet: it is a zombie
+    assert waited_s < 0.5
+    assert turns.held(slot) == 3
+    turns.end(slot, False)
+    turns.leave(slot)
+    victim.communicate()
+
+
+def test_alone_all_cores_and_beside_another_a_part() -> None:
+    turns = _native.Turns(-1, 8)
+    assert turns.cores == 8
+    small, large = turns.join(1.0, 2), turns.join(3.0)
+    turns.begin(large, 1, math.inf, 0.0, False)
+    assert turns.held(large) == 8
+    turns.end(large, False)
+    turns.begin(small, 1, math.inf, 0.0, False)
+    turns.begin(large, 1, math.inf, 0.0, False)
+    assert (turns.held(small), turns.held(large)) == (2, 6)
+    for slot in (small, large):
+        turns.leave(slot)
+
+
+def test_the_pool_has_as_many_threads_as_the_turn_has_cores() -> None:
+    arena = _native.Turns(-1, 4)
+    pool, other = _native.Pool(3), arena.join()
+    turns = SharedTurns(arena)
+    turns.attach(pool)
+    with joined(turns):
+        turns.begin(TurnAsk())
+        assert (turns.width, pool.width) == (0, 3)
+        turns.end(again=False)
+        arena.begin(other, 1, math.inf, 0.0, False)
+        arena.end(other, True)  # it will be back in a moment
+        turns.begin(TurnAsk())
+        assert (turns.width, pool.width) == (2, 2)
+        turns.end(again=False)
+        time.sleep(0.02)
+        turns.begin(TurnAsk())
+        assert (turns.width, pool.width) == (0, 3)
+        turns.end(again=False)
+    arena.leave(other)
 
 
 def test_a_process_that_dies_while_it_waits_gets_no_turn(fd: int) -> None:
