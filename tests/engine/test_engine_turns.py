@@ -149,7 +149,7 @@ def test_outputs_are_those_of_a_model_alone(
     assert found == [vectors]
 
 
-@pytest.mark.parametrize("speculative", ["off", "lookup"])
+@pytest.mark.parametrize("speculative", ["off", "auto"])
 def test_outputs_do_not_depend_on_the_cores_of_a_turn(folders: tuple[Path, Path], speculative: str) -> None:
     found: list[object] = []
     for turns in (None, WidthTurns()):
