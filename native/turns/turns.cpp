@@ -28,9 +28,9 @@ constexpr double kCreditS = 0.5;  // of virtual time: most that one who always h
 constexpr int kRest = 8;          // turns without a reservation beside equals, after one that was not used
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-double now() {
+double now(clockid_t clock = CLOCK_MONOTONIC) {
   timespec time;
-  clock_gettime(CLOCK_MONOTONIC, &time);
+  clock_gettime(clock, &time);
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
@@ -74,6 +74,7 @@ struct alignas(64) Turns::Slot {
   TurnAsk ask;
   double share, asked_s, began_s, ended_s, reserved_until_s;
   double used_s, vtime;
+  double processor_s;  // of its process when its last turn ended; negative: not known
   uint64_t turns;
 };
 
@@ -158,6 +159,7 @@ int Turns::join(double share, int most) {
     one.most = most > 0 ? std::min(most, arena_->cores) : arena_->cores;
     one.paused = true;
     one.vtime = arena_->floor;
+    one.processor_s = -1;
     one.pid = getpid();
     grant_all(now());  // a dead member may have had cores
     unlock();
@@ -250,7 +252,7 @@ void Turns::end(int index, bool again) {
   lock();
   Slot& own = slot(index);
   const double now_s = now();
-  const double used_s = (now_s - own.began_s) * own.holds / arena_->cores;
+  const double used_s = charge(index, now_s) / arena_->cores;
   arena_->floor = std::max(arena_->floor, own.vtime);
   own.used_s += used_s;
   own.vtime += used_s / own.share;
@@ -269,6 +271,20 @@ void Turns::end(int index, bool again) {
     grant_all(now_s);
   }
   unlock();
+}
+
+// Seconds of one core that a turn counts for: where it can be told, what the process has had since its last turn
+// ended. So what it computes between turns counts, and what other work of the machine took from it does not.
+double Turns::charge(int index, double now_s) {
+  Slot& own = slot(index);
+  int others = 0, of_process = 0;
+  for (int other = 0; other < arena_->top; ++other) {
+    others += other != index && slot(other).pid != 0;
+    of_process += slot(other).pid == own.pid;
+  }
+  const double before_s = own.processor_s;
+  own.processor_s = others > 0 && of_process == 1 ? now(CLOCK_PROCESS_CPUTIME_ID) : -1;
+  return before_s >= 0 && own.processor_s >= 0 ? own.processor_s - before_s : (now_s - own.began_s) * own.holds;
 }
 
 int Turns::held(int index) const { return slot(index).holds; }

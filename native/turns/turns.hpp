@@ -20,7 +20,7 @@ struct TurnAsk {
 // What a member of an arena has had.
 struct TurnUse {
   int pid = 0;
-  double used_s = 0;  // of all cores: half of them for two seconds are one
+  double used_s = 0;  // of all cores: half of them for two seconds are one; see `charge`
   uint64_t turns = 0;
 };
 
@@ -34,8 +34,9 @@ struct TurnUse {
 // - The better tier first. A tier of which none had a turn for its patience goes first once, so that each progresses.
 // - Within a tier those that have had no more than kBurstS more of their share than the one that has had least; of
 //   these the earliest deadline (as earliest eligible virtual deadline first, Stoica and Abdel-Wahab 1995, with real
-//   deadlines). Counted are seconds times the part of the cores, divided by the member's share; who comes back after a
-//   pause starts with what the others have had.
+//   deadlines). Counted is the time of the member's process on all its cores divided by its share (seconds times cores of
+//   its turns, where several members are of one process); who comes back after a pause starts with what the others
+//   have had.
 // - Nobody overtakes the first that waits, also where there are cores for the second only: many small would keep a
 //   large one waiting for ever.
 // - A loop that ends a turn and has more to compute keeps its cores reserved for kReserveS where it would win against
@@ -97,6 +98,7 @@ class Turns {
   void ask_for(int index, const TurnAsk& ask, double now_s);
   void grant_all(double now_s, int self = -1);
   void free_lost(int index, double now_s);
+  double charge(int index, double now_s);
   bool keeps(int index, int other, double now_s) const;
   bool promoted(const Slot& slot, double now_s) const;
   void began(int index, double now_s);
