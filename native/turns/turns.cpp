@@ -199,15 +199,10 @@ bool Turns::try_begin(int index, const TurnAsk& ask) {
   Slot& own = slot(index);
   lock();
   const double now_s = now();
-  const int reserved = own.reserved;
   ask_for(index, ask, now_s);
   const bool granted = own.holds > 0;
-  if (granted) {
-    began(index, now_s);
-  } else {
-    own.waits = false;
-    own.reserved = reserved;
-  }
+  if (granted) began(index, now_s);
+  own.waits = false;
   unlock();
   return granted;
 }
