@@ -190,7 +190,7 @@ void Turns::began(int index, double now_s) {
   Slot& own = slot(index);
   own.waits = false;
   own.began_s = now_s;
-  const bool paused = own.paused || now_s - own.ended_s > kPauseS;
+  const bool paused = own.paused || own.asked_s - own.ended_s > kPauseS;  // waiting is no pause
   own.vtime = std::max(own.vtime, arena_->floor - (paused ? 0.0 : kCreditS));
   arena_->granted_s[own.ask.tier] = now_s;
 }
