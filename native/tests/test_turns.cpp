@@ -115,34 +115,28 @@ void the_whole_comes_in_its_turn() {
   turns.leave(small);
 }
 
-// Shares hold where parts of the cores are no whole numbers.
-void shares_of_parts() {
+// Who is behind waits for all of its part, rounded up; who is not takes what is free.
+void who_is_behind_waits_for_its_part() {
   Turns turns(-1, 2);
-  std::vector<std::thread> threads;
-  std::vector<double> used(2, 0.0);
-  std::atomic<int> joined{0}, ended{0};
-  for (int thread = 0; thread < 2; ++thread) {
-    threads.emplace_back([&, thread] {
-      const int slot = turns.join(thread == 0 ? 2.0 : 1.0);
-      ++joined;
-      while (joined.load() < 2) std::this_thread::yield();
-      const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(600);
-      double mine = 0;
-      while (std::chrono::steady_clock::now() < until) {
-        turns.begin(slot, TurnAsk{1, kNever, 0, false});
-        const auto from = std::chrono::steady_clock::now();
-        spin(500);
-        mine += turns.held(slot) * std::chrono::duration<double>(std::chrono::steady_clock::now() - from).count();
-        turns.end(slot, true);
-      }
-      used[static_cast<size_t>(thread)] = mine;
-      ++ended;
-      turns.leave(slot);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  CHECK(used[0] > 1.4 * used[1]);
-  CHECK(used[0] < 3.0 * used[1]);
+  const int large = turns.join(2.0), small = turns.join(1.0);  // 4/3 and 2/3 of the cores
+  const TurnAsk ask{1, kNever, 0, false};
+  CHECK(turns.try_begin(small, ask));
+  spin(60000);
+  turns.end(small, true);
+  CHECK(turns.try_begin(large, ask));
+  CHECK(turns.held(large) == 2);
+  turns.end(large, true);
+  CHECK(turns.try_begin(small, ask));
+  CHECK(!turns.try_begin(large, ask));
+  turns.end(small, true);
+  CHECK(turns.try_begin(large, ask));
+  CHECK(turns.held(large) == 2);
+  spin(150000);  // now it is ahead
+  turns.end(large, true);
+  CHECK(turns.try_begin(small, ask));
+  CHECK(turns.try_begin(large, ask) == (turns.held(small) == 1));
+  turns.leave(small);
+  turns.leave(large);
 }
 
 }  // namespace
@@ -157,7 +151,7 @@ int main() {
   }
   parts_follow_who_wants_them();
   the_whole_comes_in_its_turn();
-  shares_of_parts();
+  who_is_behind_waits_for_its_part();
 #endif
   return headrace::test::report();
 }
