@@ -12,7 +12,7 @@ import sys
 
 from packaging.requirements import Requirement
 
-OF_EXTRAS = ("headrace.economy", "headrace.gateway", "headrace.providers")
+OF_EXTRAS = ("headrace.economy", "headrace.gateway", "headrace.providers", "headrace.tools")
 """Packages that need an extra: no module outside of them may import them."""
 MODULE_OF = {"scikit-learn": "sklearn"}  # where the distribution has another name
 

@@ -18,6 +18,7 @@ from headrace.engine.client import LoadedModel
 from headrace.errors import EngineStopped, UsageError
 from headrace.inference.call_context import CallContext
 from headrace.inference.completion import ChunkReader, Completion, CompletionChunk, last_async, last_of
+from headrace.inference.explanation import prediction
 from headrace.inference.handler import Handler, OpenStream, open_stream
 from headrace.inference.keyword_types import ChatKeywords, GenerateKeywords, ModelKeywords
 from headrace.inference.keywords import (
@@ -39,6 +40,7 @@ from headrace.loading.options import EngineOptions
 from headrace.tasks.guards.handler import GuardHandler
 from headrace.tasks.guards.settings import read_guards
 from headrace.tasks.task_methods import AsyncTasks, BlockingTasks
+from headrace.telemetry.explain import ExplainNode
 
 T = TypeVar("T")
 
@@ -63,7 +65,7 @@ class _Model:
         loaded = load_model(name, _engine_options(type(self).__name__, options), progress=progress)
         self._source = OneModel(loaded)
         self._threads = ModelThreads(1)
-        local = LocalHandler(self._source, self._threads)
+        self._local = local = LocalHandler(self._source, self._threads)
         self.runner = ModelRunner(local, self._source, self._threads)
         self.handler: Handler = GuardHandler(local, read_guards(guards), self.runner)
         self._thread = LoopThread()
@@ -113,6 +115,13 @@ def _engine_options(where: str, options: Mapping[str, Any]) -> EngineOptions:
     if isinstance(values["cache_dir"], str):
         values["cache_dir"] = Path(values["cache_dir"]).expanduser()
     return EngineOptions(**values)
+
+
+def _asked(prompt: PromptLike | Messages, given: Mapping[str, Any]) -> GenerationRequest:
+    """The request of a prompt, or of a conversation: messages are mappings."""
+    if not isinstance(prompt, str) and prompt and isinstance(prompt[0], Mapping):
+        return chat_request(cast("Messages", prompt), given)
+    return completion_request(cast("PromptLike", prompt), given)
 
 
 class LLM(_Model, BlockingTasks):
@@ -192,6 +201,11 @@ class LLM(_Model, BlockingTasks):
         handler, given = self._guarded(sampling)
         return self._stream(chat_request(messages, given), handler, new_call(given))
 
+    def explain(self, prompt: PromptLike | Messages, **sampling: Unpack[ChatKeywords]) -> ExplainNode:
+        """What generating from a prompt, or answering a conversation, would do and take: nothing is computed.
+        Without `max_tokens` an answer as long as the model's so far is assumed."""
+        return self._run(prediction(self._local, _asked(prompt, sampling), new_call(sampling)))
+
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return self._thread.run(work)
 
@@ -264,6 +278,11 @@ class AsyncLLM(_Model, AsyncTasks):
         """See `LLM.stream_chat`."""
         handler, given = self._guarded(sampling)
         return self._stream(chat_request(messages, given), handler, new_call(given))
+
+    async def explain(self, prompt: PromptLike | Messages, **sampling: Unpack[ChatKeywords]) -> ExplainNode:
+        """See `LLM.explain`."""
+        self._check_open()
+        return await prediction(self._local, _asked(prompt, sampling), new_call(sampling))
 
     async def _stream(
         self, request: GenerationRequest, handler: Handler, call: CallContext

@@ -269,7 +269,13 @@ class FakeModel:
     tasks: tuple[TaskName, ...] = ("generate",)
     plan: SimpleNamespace = field(
         default_factory=lambda: SimpleNamespace(
-            kv_bytes=102_400, total_bytes=409_600, weights_bytes=0, step_tokens=512
+            kv_bytes=102_400,
+            total_bytes=409_600,
+            weights_bytes=0,
+            step_tokens=512,
+            weight_bytes_per_token=1000,
+            operations_per_token=2000.0,
+            weight_format="bf16",
         )
     )
     input_rules: InputRules = InputRules()

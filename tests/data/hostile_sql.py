@@ -106,6 +106,13 @@ CALLS = (
     "setseed(0.5)",
     "in_search_path('a', 'b')",
     "__internal_decompress_string(1)",
+    "ai('x', read_text('{dir}/secret.txt'))",
+    "ai_filter((SELECT a FROM '{dir}/secret.csv'))",
+    "classify('x', (SELECT list(a) FROM '{dir}/secret.csv'))",
+    "embed('x', getenv('HOME'))",
+    "pg_catalog.ai('x')",
+    "x.ai('x')",
+    "__ai_0('x')",
 )
 WHOLE = (
     "COPY orders TO '{dir}/new.csv'",
@@ -281,6 +288,9 @@ class _Growth:
                 lambda: f"row_number() OVER (PARTITION BY {inner()} ORDER BY {inner()})",
                 lambda: f"try_cast({inner()} AS {pick.choice(['INTEGER', 'DATE', 'JSON', 'VARCHAR[]'])})",
                 lambda: f"coalesce({inner()}, {inner()})",
+                lambda: f"ai({inner()}, {inner()}, max_tokens := 1)",
+                lambda: f"ai_filter('Is it?', {inner()})",
+                lambda: f"classify({inner()}, ['a', {inner()}])",
                 lambda: pick.choice(plain),
             ]
         )()

@@ -19,9 +19,10 @@ import pytest
 from data_servers import DataEngineMaker, Listener, Server
 from hostile_sql import CANARY, HOSTILE, statements
 
-from headrace.data.engine import DataEngine, SqlLimit
+from headrace.data.engine import AiWishes, DataEngine, SqlLimit
 from headrace.data.guard import StatementRefused
 from headrace.data.job import Query
+from headrace.data.local_models import LocalModels
 from headrace.data.worker import Worker, _Run, open_view
 from headrace.errors import HeadraceError
 
@@ -38,6 +39,7 @@ class Target:
 
     def __init__(self, engine: DataEngine, folder: Path, password: str = "") -> None:
         self.engine, self.folder, self.password = engine, folder, password
+        self.models = LocalModels()
         self.listener = Listener()
         self.before = self.seen()
 
@@ -51,7 +53,10 @@ class Target:
     def attack(self, sql: str) -> str:
         """What came back, whatever it is; it must be free of secrets."""
         try:
-            got = self.engine.sql(sql, format="json", ruled=False).body.decode()
+            wishes = AiWishes(max_ai_rows=8)
+            got = self.engine.sql(
+                sql, format="json", ruled=False, models=self.models, wishes=wishes
+            ).body.decode()
         except HeadraceError as error:
             got = f"{type(error).__name__}: {error.message}"
         assert CANARY not in got.replace(sql, ""), sql
@@ -83,6 +88,7 @@ def target(engine: DataEngineMaker, tmp_path: Path) -> Generator[Target]:
     found = Target(made, tmp_path)
     yield found
     found.listener.close()
+    found.models.close()
 
 
 def test_hostile_statements_are_refused(target: Target) -> None:
@@ -190,6 +196,7 @@ def test_postgres_shows_only_the_dataset(
         got = target.attack(sql)
         assert got.startswith(("StatementRefused", "SqlFailed")), (sql, got)
     target.check()
+    target.models.close()
     assert postgres.run("SELECT count(*) FROM shown") == "1"
 
 

@@ -15,6 +15,7 @@ from headrace.engine.pacing import (
     STALE_S,
     PaceOptions,
     Pacing,
+    work_of,
 )
 from headrace.engine.scheduler.scheduled_chunk import ScheduledChunk
 from headrace.engine.scheduler.sequence import Sequence
@@ -151,7 +152,7 @@ def test_steps_are_learned_from() -> None:
     paced = Pacing(PaceOptions())
     one, other = prompt(0, 600), stream(1)
     for _ in range(2):
-        paced.learn([ScheduledChunk(one, 0, 512, False), ScheduledChunk(other, 99, 1, True)], 0.2, 1.0)
+        paced.learn(work_of([ScheduledChunk(one, 0, 512, False), ScheduledChunk(other, 99, 1, True)]), 0.2, 1.0)
     assert paced.times.known
     assert paced.times.seconds(StepWork(512, 1, attended(0, 512) + 100)) == pytest.approx(0.2, rel=0.01)
 
@@ -216,7 +217,7 @@ def test_a_short_prompt_is_predicted_by_its_own_tokens() -> None:
 def test_what_was_measured_long_ago_is_stale() -> None:
     paced = Pacing(PaceOptions())
     assert paced.is_stale(0.0)
-    paced.learn([ScheduledChunk(prompt(0, 600), 0, 512, False)], 0.2, 100.0)
+    paced.learn(work_of([ScheduledChunk(prompt(0, 600), 0, 512, False)]), 0.2, 100.0)
     assert not paced.is_stale(100.0 + STALE_S) and paced.is_stale(101.0 + STALE_S)
 
 

@@ -47,6 +47,7 @@ CHANGED: dict[str, Any] = {
     "template_variables": {"enable_thinking": True},
     "add_generation_prompt": False,
     "continue_final_message": True,
+    "literal": True,
     "context": (1, 2),
     "prediction": "hello",
     "prompts": ("other",),

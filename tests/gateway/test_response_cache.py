@@ -284,7 +284,7 @@ def test_an_explained_request_has_a_trace_of_its_own() -> None:
         assert echo.calls[1].stages is calls[1].stages and echo.calls[1].traces is calls[1].traces
         echo.hold.set()
         await asyncio.gather(*asking)
-        assert [one.name for one in calls[1].stages] == ["response cache"] and not calls[0].stages
+        assert [one.name for one in calls[1].stages] == ["response cache"]
         assert (await cached.ask(chat("a"), call_of(explain=True)))[2] == "exact"
 
     run(check())

@@ -5,9 +5,9 @@ from __future__ import annotations
 from msgspec import UNSET
 
 from headrace.engine.request import Timing, Usage
-from headrace.engine.request_trace import MAX_SHARES, RequestTrace, StepTotals
+from headrace.engine.request_trace import MAX_SHARES, RequestTrace, StepSums, StepTotals
 from headrace.engine.step_share import StepShare
-from headrace.telemetry.explain import EngineTrace, ExplainNode, Stage, explain
+from headrace.telemetry.explain import EngineTrace, ExplainNode, Stage, explain, predict
 
 
 def share(kind: str, start_s: float, end_s: float, **more: float) -> StepShare:
@@ -66,13 +66,61 @@ def test_nothing_noted() -> None:
 
 
 def test_a_request_that_is_preempted_ten_thousand_times_takes_no_more_memory() -> None:
-    trace = RequestTrace(submitted_s=0.0)
+    trace, before = RequestTrace(submitted_s=0.0), StepSums()
     for number in range(10_000):
-        at_s = number / 1000
-        step = StepTotals(at_s, at_s + 0.001, 0.0005, 0.0, 0.001, 1, 1, 1)
+        step = call(number / 1000, before)
+        before = step.after
         trace.add("decode" if number % 2 else "prefill", step, tokens=1)
-    assert len(trace.shares) == MAX_SHARES
-    assert sum(one.tokens for one in trace.shares) == sum(one.steps for one in trace.shares) == 10_000
-    ends = [one.end_s for one in trace.shares]
+    shares = trace.finish(0, 0)
+    assert len(shares) == MAX_SHARES
+    assert sum(one.tokens for one in shares) == sum(one.steps for one in shares) == 10_000
+    ends = [one.end_s for one in shares]
     assert ends == sorted(ends)
-    sums(explain([], [EngineTrace(0.0, 10.0, Usage(1, 1, 0), Timing(0, 0, 10.0), tuple(trace.shares))], 10.0))
+    sums(explain([], [EngineTrace(0.0, 10.0, Usage(1, 1, 0), Timing(0, 0, 10.0), shares)], 10.0))
+
+
+def call(at_s: float, before: StepSums) -> StepTotals:
+    after = StepSums(before.steps + 1, before.seconds + 0.001, before.run_s + 0.0005, 0.0, 0.0, 1, 1)
+    return StepTotals(at_s, at_s + 0.001, before, after)
+
+
+def test_steps_in_a_row_are_one_part_and_those_of_others_are_not_counted() -> None:
+    trace, before = RequestTrace(submitted_s=0.0), StepSums()
+    for number in range(100):
+        step = call(number / 1000, before)
+        before = step.after
+        if number not in (40, 41):  # others are computed
+            trace.add("decode", step, tokens=2)
+    [share] = trace.finish(6, 2)
+    assert (share.steps, share.tokens, share.drafted, share.accepted) == (98, 196, 8, 6)
+    assert abs(share.seconds - 0.098) < 1e-9 and abs(share.run_s - 0.049) < 1e-9
+    assert (share.start_s, share.end_s) == (0.0, 0.1)
+
+
+def test_a_step_in_which_one_choice_reads_and_others_generate_is_counted_once() -> None:
+    trace, first = RequestTrace(submitted_s=0.0), call(0.0, StepSums())
+    second = call(0.001, first.after)
+    third = call(0.002, second.after)
+    trace.add("decode", first, tokens=1)
+    trace.add("decode", second, tokens=1)
+    trace.add("prefill", second, tokens=5)  # another choice begins
+    trace.add("decode", second, tokens=1)
+    trace.add("decode", third, tokens=1)
+    shares = trace.finish(0, 0)
+    assert [(one.kind, one.steps, one.tokens) for one in shares] == [
+        ("decode", 1, 2),
+        ("prefill", 1, 6),
+        ("decode", 1, 1),
+    ]
+
+
+def test_a_prediction_has_the_same_parts() -> None:
+    stages = [Stage("prepare", 0.001, 0.015), Stage("template", 0.002, 0.004, {"messages": 2})]
+    root = predict(stages, [TRACE], 0.02, {"kv_pages": 3})
+    assert root.children is not UNSET and root.measured_s == 0
+    assert [one.name for one in root.children] == ["prepare", "engine"]
+    engine = root.children[1]
+    assert engine.children is not UNSET and engine.detail == {"kv_pages": 3}
+    assert [one.name for one in engine.children] == ["queue", "prefill 1", "decode", "prefill 2"]
+    assert all(one.measured_s == 0 for one in engine.children)
+    assert abs(root.predicted_s - (0.014 + 0.01 + 0.03 + 0.11)) < 1e-9

@@ -104,7 +104,7 @@ REQUEST = EngineRequest(
     embed=EmbedParams(7),
     continuations=((3, 4), (5,)),
     slo=Targets(0.2, 0.03),
-    explain=True,
+    predicts=True,
     scaling=Scaling(
         vote=Vote("regex", "([a-d])"), max_total_tokens=99, place=AnswerSpan("</t>", "<t>", True, ("a", "b"))
     ),

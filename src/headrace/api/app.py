@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
@@ -21,6 +22,7 @@ from headrace.api.openai import chat_completions, completions, embeddings
 from headrace.api.openai.responses import create
 from headrace.api.service import Service
 from headrace.api.tasks import entities, redact
+from headrace.api.tools.own_tools import own_tools
 from headrace.config.settings import Settings
 from headrace.loading.options import EngineOptions
 from headrace.workers.model_manager import ModelManager
@@ -47,7 +49,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "/v1/redact": redact.redact,
     "/v1/responses": create.make_response,
 }
-"""Endpoints that batches may name, without HTTP."""
+"""Endpoints that batches and EXPLAIN may name, without HTTP."""
 
 
 def create_app(
@@ -63,6 +65,7 @@ def create_app(
     service = Service(served, settings)
     service.serve_remote(settings, remote or {})
     service.check_guards(settings, [entry.spec for entry in served.entries])
+    service.tools.own = partial(own_tools, service)
     endpoints = find_endpoints(headrace.api)
 
     @asynccontextmanager
@@ -70,6 +73,7 @@ def create_app(
         app.state.batches = runner = BatchOperations(OPERATIONS, service).runner()
         async with runner.serving():
             yield
+        await service.tools.close()
         await service.responses.close()
         if service.caching is not None:
             await service.caching.close()
@@ -82,6 +86,7 @@ def create_app(
     app.router.redirect_slashes = False
     app.state.service = service
     app.state.pulls = Pulls()
+    app.state.operations = OPERATIONS
     app.state.document = Document(endpoints)
     install_error_handlers(app)
     return app

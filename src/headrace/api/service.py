@@ -16,8 +16,9 @@ from starlette.requests import Request as HttpRequest
 from headrace.api.http.api_keys import KeyRing
 from headrace.api.http.body_memory import BodyMemory
 from headrace.api.http.call_context import HttpCall
-from headrace.api.http.request_log import RequestLog
+from headrace.api.http.request_log import UNREAD, RequestLog, ended_call
 from headrace.api.remote_models import RemoteModels
+from headrace.api.server_tools import ServerTools
 from headrace.api.statements import Statements
 from headrace.config.cache_settings import read_cache
 from headrace.config.settings import Settings
@@ -33,6 +34,7 @@ from headrace.inference.model_source import ManagedModels, ModelThreads
 from headrace.inference.requests import InferenceRequest
 from headrace.inference.response_store import ResponseStore
 from headrace.inference.store_threads import StoreThreads
+from headrace.search.indexes import indexes_of
 from headrace.storage.aliases import Aliases
 from headrace.storage.database import Database
 from headrace.storage.ledger_store import ledger_store
@@ -40,6 +42,7 @@ from headrace.tasks.guards.handler import GuardHandler
 from headrace.tasks.guards.settings import check_served, read_guards
 from headrace.tasks.moderation import read_moderation
 from headrace.telemetry.request_metrics import ModelMetrics
+from headrace.telemetry.tracing import configured_tracing
 from headrace.workers.model_manager import ModelManager
 from headrace.workers.model_spec import ModelSpec
 
@@ -68,9 +71,11 @@ class Service:
         self._parsers = ThreadPoolExecutor(2, thread_name_prefix="headrace-parse")
         self._searchers = ThreadPoolExecutor(2, thread_name_prefix="headrace-search")
         self.statements = Statements(settings)
-        self._model_threads = ModelThreads(2)
+        self.indexes = indexes_of(settings)
+        self.tools = ServerTools(settings)
+        self.model_threads = ModelThreads(2)
         self.sources = ManagedModels(models)
-        self.local = LocalHandler(self.sources, self._model_threads, settings.tool_format)
+        self.local = LocalHandler(self.sources, self.model_threads, settings.tool_format)
         self.ledger = ledger_store(self.database, settings.ledger)
         self._machine = machine_recorder(self.ledger, settings.node_usd_per_hour)
         local = self.local if self._machine is None else MachineHandler(self.local, self._machine)
@@ -85,12 +90,13 @@ class Service:
             settings.max_concurrent_requests, settings.max_queued_tokens, lambda: self.local.queued_tokens
         )
         self.gate.starting = models.default.model is None
-        inner = self.remote.runner = ModelRunner(local, self.sources, self._model_threads)
+        inner = self.remote.runner = ModelRunner(local, self.sources, self.model_threads)
         self.guards = GuardHandler(self._answering, read_guards(settings.guards), inner)
         self.moderation = read_moderation(settings.moderation)
         self.handler: Handler = build_chain(self.guards, self.gate)
-        self.runner = ModelRunner(self.handler, self.sources, self._model_threads)
-        self._log = RequestLog(self.database, self.metrics) if settings.log_requests else None
+        self.runner = ModelRunner(self.handler, self.sources, self.model_threads)
+        self.requests = RequestLog(self.database, settings, self.metrics)
+        self.tracing = configured_tracing()
         self.bodies = BodyMemory()
         self.read_aliases()
 
@@ -136,6 +142,7 @@ class Service:
         self.guards.guards = read_guards(settings.guards)
         self.moderation = read_moderation(settings.moderation)
         self.statements.configure(settings)
+        self.tools.configure(settings)
 
     def check_guards(self, settings: Settings, specs: Sequence[ModelSpec]) -> None:
         """UsageError where a guard's model is none of `specs` and cannot be loaded on demand either."""
@@ -170,8 +177,17 @@ class Service:
         self.metrics.warnings.update(warning.param for warning in call.warnings)
         if call.refusal is not None:
             self.metrics.rejected[call.refusal] += 1
-        if self._log is not None and call.method == "POST":
-            self._log.add(call, call.model or self.models.default.name)
+        if call.method != "POST":
+            return
+        call.total_s, call.model = time.monotonic() - call.arrival_s, call.model or self.models.default.name
+        call.error_code = None if call.error is None else call.error.code or call.error.kind
+        call.error = None  # what it and `releases` hold may go while the call waits to be written
+        call.releases.clear()
+        self.requests.waiting.append(call)
+        if self.requests.is_eager or len(self.requests.waiting) >= UNREAD:
+            self.requests.flush()
+        if self.tracing is not None:
+            self.tracing.ended(ended_call(call))
 
     async def run_in_thread(self, work: Callable[[], T]) -> T:
         """Run `work` on the store in a thread."""
@@ -188,7 +204,7 @@ class Service:
 
     async def prepare_in_thread(self, model: LoadedModel, work: Callable[[], T]) -> T:
         """Run `work` with a model's template or tokenizer in a thread of that model."""
-        return await self._model_threads.run(model, work)
+        return await self.model_threads.run(model, work)
 
     async def use(
         self, call: HttpCall, name: str | None, *, keep_alive_s: float | None = None
@@ -205,8 +221,9 @@ class Service:
 
     def close(self) -> None:
         """Stop the threads and close the store; the model belongs to the caller."""
-        if self._log is not None:
-            self._log.close()
+        self.requests.close()
+        if self.tracing is not None:
+            self.tracing.close()
         if self._machine is not None:
             self._machine.close()
         self.keys.close()
@@ -216,7 +233,7 @@ class Service:
         self._parsers.shutdown(wait=False, cancel_futures=True)
         self._searchers.shutdown(wait=False, cancel_futures=True)
         self.statements.close()
-        self._model_threads.close()
+        self.model_threads.close()
 
 
 def get_service(request: HttpRequest) -> Service:

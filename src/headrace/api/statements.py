@@ -3,18 +3,38 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from msgspec import Struct
 
 from headrace.config.datasets import read_datasets, read_sql
 from headrace.config.settings import Settings
 from headrace.data.engine import DataEngine
 from headrace.data.job import SqlAnswer
 from headrace.errors import NotEnabled
+from headrace.inference.accounts import Account
+from headrace.inference.model_runner import ModelRunner
 from headrace.isolation.child import WorkStop
+from headrace.storage.sql_memo import memo_file
 
 THREADS = 8
+T = TypeVar("T")
+
+
+class ServedModels(Struct, frozen=True):
+    """The models of a server for one statement. See `Models`."""
+
+    runner: ModelRunner
+    account: Account
+    loop: asyncio.AbstractEventLoop
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """See `Models.submit`."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop)
 
 
 class Statements:
@@ -66,7 +86,8 @@ class Statements:
             if not settings.datasets:
                 raise NotEnabled("there are no datasets: name them in [datasets] of headrace.toml")
             if self._engine is None:
-                self._engine = DataEngine(settings.datasets, settings.sql, settings.cache_folder)
+                memo = memo_file(settings.store_file)
+                self._engine = DataEngine(settings.datasets, settings.sql, settings.cache_folder, memo=memo)
             return self._engine
 
 

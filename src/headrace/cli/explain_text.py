@@ -13,8 +13,8 @@ _BAR = 24  # characters
 
 def explain_text(root: ExplainNode) -> str:
     """A line for each part, indented by its depth: its name, measured and predicted milliseconds, its share
-    of the whole as a bar, and details."""
-    lines = list(_lines(root, root.measured_s, ""))
+    of the whole as a bar, and details. Shares of what is not computed are those of the prediction."""
+    lines = list(_lines(root, _seconds(root), ""))
     width = max(len(name) for name, *_ in lines)
     head = f"{'part':<{width}}  {'measured':>10}  {'predicted':>10}  {'share':<{_BAR}}"
     rows = [
@@ -26,11 +26,16 @@ def explain_text(root: ExplainNode) -> str:
 
 def _lines(node: ExplainNode, whole_s: float, indent: str) -> Iterator[tuple[str, str, str, str, str]]:
     predicted = "" if node.predicted_s is UNSET else _ms(node.predicted_s)
-    bar = "█" * round(_BAR * node.measured_s / whole_s) if whole_s > 0 else ""
+    bar = "█" * round(_BAR * min(_seconds(node) / whole_s, 1.0)) if whole_s > 0 else ""
     detail = "" if node.detail is UNSET else " · ".join(_shown(*one) for one in node.detail.items())
-    yield indent + node.name, _ms(node.measured_s), predicted, bar, detail
+    yield indent + node.name, _ms(node.measured_s) if node.measured_s else "", predicted, bar, detail
     for child in () if node.children is UNSET else node.children:
         yield from _lines(child, whole_s, indent + "  ")
+
+
+def _seconds(node: ExplainNode) -> float:
+    predicted = 0.0 if node.predicted_s is UNSET else node.predicted_s
+    return node.measured_s or predicted
 
 
 def _ms(seconds: float) -> str:

@@ -17,6 +17,7 @@ from headrace.api.statements import checked_settings
 from headrace.cli.fetching import fetch
 from headrace.cli.greeting import greeting
 from headrace.cli.terminal import note, progress_bar
+from headrace.config.mcp import read_mcp
 from headrace.config.providers import key_variables
 from headrace.config.settings import Settings
 from headrace.config.sources import model_entries
@@ -34,14 +35,17 @@ from headrace.workers.worker_loader import WorkerLoader
 LOG = logging.getLogger("headrace.cli")
 
 # Settings that a running server cannot change.
-FIXED_SETTINGS = ("host", "port", "store", "ledger", "log_requests", "node_usd_per_hour")
+FIXED_SETTINGS = (
+    *("host", "port", "store", "ledger", "node_usd_per_hour"),
+    *("log_requests", "log_max_requests", "log_max_bytes", "log_max_days", "log_format"),
+)
 
 
 def run(
     names: Sequence[str], settings: Settings, read_settings: Callable[[], Settings], first: Spawned
 ) -> None:
     """Serve until a signal; `first` is a worker process started for the first model."""
-    log_to_stderr()
+    log_to_stderr(settings.log_format)
     lookahead_tokens = [WorkerProcess(first)]
 
     def launch(spec: ModelSpec) -> WorkerLoader:
@@ -52,7 +56,7 @@ def run(
 
     free_bytes = free_memory_bytes()
     try:
-        table = ModelManager(read_specs(names, settings), launch, _policy(settings, free_bytes))
+        table = ModelManager(read_specs(names, settings), launch, policy_of(settings, free_bytes))
         with bind(settings) as listener, ExitStack() as shown:
             for warning in exposed(settings):
                 note(f"warning: {warning}")
@@ -89,7 +93,8 @@ class _Bar:
             self._shown.close()
 
 
-def _policy(settings: Settings, free_bytes: int) -> Policy:
+def policy_of(settings: Settings, free_bytes: int) -> Policy:
+    """What models may take, and which may be loaded."""
     return Policy(
         memory_bytes=settings.memory or free_bytes,
         load_timeout=settings.load_timeout,
@@ -114,6 +119,7 @@ def _reload(
         specs = read_specs(names, settings)
         service.check_guards(settings, specs)
         checked_settings(settings)
+        read_mcp(settings.mcp)
         service.serve_remote(settings, model_entries())
     except HeadraceError as error:
         LOG.error("settings are unchanged: %s", error.message)
@@ -122,7 +128,7 @@ def _reload(
         if getattr(settings, name) != getattr(service.settings, name):
             LOG.warning("%s has changed; this takes effect after a restart", name)
     service.configure(settings)
-    service.models.update(specs, _policy(settings, free_bytes))
+    service.models.update(specs, policy_of(settings, free_bytes))
     LOG.warning("settings reloaded")
 
 

@@ -13,9 +13,10 @@ import typer
 from headrace.cli.flags import takes_settings
 from headrace.cli.terminal import note, print_table
 from headrace.config.settings import Settings
-from headrace.data.engine import DataEngine
+from headrace.data.engine import AiWishes, DataEngine
 from headrace.data.guard import MAX_STATEMENT
 from headrace.data.job import Format, SqlAnswer
+from headrace.data.local_models import LocalModels
 from headrace.errors import UsageError
 
 HELP = """Run one SELECT over the datasets of headrace.toml: files, databases, tables on the web.
@@ -33,6 +34,7 @@ Examples:
   headrace sql -c "SELECT city, count(*) FROM people GROUP BY city"
   headrace sql report.sql --format csv > report.csv
   headrace sql --explain -c "SELECT * FROM orders WHERE id = 7"
+  headrace sql -c "SELECT body FROM mails WHERE ai_filter('Is this a complaint?', body) LIMIT 10"
 """
 
 
@@ -61,6 +63,16 @@ def command(
     form: Annotated[SqlFormat, typer.Option("--format", help="Form of the result.")] = SqlFormat.TABLE,
     role: Annotated[str | None, typer.Option(help="See only what this role may.")] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Show the plan instead.")] = False,
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="Answers ai() and its like. [default: the shipped one]"),
+    ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Tokens that the statement may take of models.")
+    ] = None,
+    max_ai_rows: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Rows that models may compute for it.")
+    ] = None,
     *,
     settings: Settings,
 ) -> None:
@@ -69,6 +81,7 @@ def command(
     if form is SqlFormat.ARROW and sys.stdout.isatty():
         raise UsageError("--format arrow is binary: send it into a file or a program", param="format")
     engine = DataEngine(settings.datasets, settings.sql, settings.cache_folder)
+    models = LocalModels(default=model, loading=_loading)
     try:
         answer = engine.sql(
             sql,
@@ -76,11 +89,15 @@ def command(
             role=role,
             ruled=role is not None,
             explain=explain,
+            models=models,
+            wishes=AiWishes(max_tokens=max_tokens, max_ai_rows=max_ai_rows),
         )
+        _tell(answer)
         for name, error in engine.copies.errors.items():
             note(f"the local copy of {name} could not be made: {error}")
     finally:
         engine.close()
+        models.close()
     if explain:
         print("\n".join(str(row["explain_value"]) for row in json.loads(answer.body)))
     elif form is SqlFormat.TABLE:
@@ -104,6 +121,22 @@ def _statement(file: Path | None, statement: str | None) -> str:
     if sys.stdin.isatty():
         raise UsageError('no statement: headrace sql -c "SELECT …"', param="c")
     return sys.stdin.read(MAX_STATEMENT + 1)
+
+
+def _loading(name: str | None) -> None:
+    note(f"loading {name or 'the default model'}")
+
+
+def _tell(answer: SqlAnswer) -> None:
+    """What models have done for the statement."""
+    usage = answer.usage
+    if usage is not None:
+        note(
+            f"models computed {usage.computed:,} of {usage.rows:,} different rows, the others were known: "
+            f"{usage.prompt_tokens:,} prompt tokens, {usage.output_tokens:,} output tokens"
+        )
+    for warning in answer.warnings:
+        note(f"warning: {warning}")
 
 
 def _print_rows(answer: SqlAnswer) -> None:

@@ -87,15 +87,19 @@ def aside(message: str) -> None:
 
 
 @contextmanager
-def progress_bar(label: str) -> Generator[Callable[[int, int], None]]:
-    """A function of (bytes done, total bytes) that draws a bar on a terminal and does nothing elsewhere."""
+def progress_bar(label: str, *, unit: str | None = None) -> Generator[Callable[[int, int], None]]:
+    """A function of (done, total) that draws a bar on a terminal and does nothing elsewhere; they are bytes
+    unless `unit` says what they count."""
     if not is_styled(sys.stderr):
         yield lambda done, total: None
         return
+    from rich import progress as rich_progress
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import BarColumn, Progress, TimeRemainingColumn
 
-    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    sizes = (rich_progress.DownloadColumn(), rich_progress.TransferSpeedColumn())
+    counts = (rich_progress.MofNCompleteColumn(), rich_progress.TextColumn(unit or ""))
+    columns = (BarColumn(), *(sizes if unit is None else counts), TimeRemainingColumn())
     with Progress("{task.description}", *columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(label, total=None, visible=False)
 

@@ -89,6 +89,19 @@ class SqlLimits(Struct, frozen=True, kw_only=True):
     rows: Annotated[int, Setting(help="rows of a reply", values=integer(1))] = 100_000
     bytes: Annotated[int, Setting(help="bytes of a reply", values=SIZE, shown_default="64MiB")] = 2**26
     parallel: Annotated[int, Setting(help="statements of a key at the same time", values=integer(1, 64))] = 2
+    ai_rows: Annotated[int, Setting(help="rows that models compute for a statement", values=integer(1))] = (
+        100_000
+    )
+    ai_tokens: Annotated[
+        int, Setting(help="tokens that a statement may take of models", values=integer(1))
+    ] = 20_000_000
+    ai_seconds: Annotated[
+        float, Setting(help="in which models compute for a statement, besides `seconds`", values=SECONDS)
+    ] = 3600.0
+    ai_memo: Annotated[
+        int,
+        Setting(help="values of models that are kept, of all keys", values=SIZE, shown_default="256MiB"),
+    ] = 2**28
     role: Annotated[
         str | None,
         Setting(help="role of the key in `where` and `columns`", values=text("role"), shown_default="none"),

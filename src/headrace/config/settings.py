@@ -10,6 +10,7 @@ from typing import Annotated
 from headrace.config.model_settings import ModelSettings
 from headrace.config.profiles import Profile
 from headrace.config.setting import Setting, markdown, table_of
+from headrace.config.stderr_log import LogFormat
 from headrace.config.values import (
     IDLE_SECONDS,
     OBJECT,
@@ -183,6 +184,22 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
             shown_default="none",
         ),
     ] = None
+    mcp: Annotated[
+        Mapping[str, object] | None,
+        Setting(
+            help='servers of tools by name, such as {"shop": {"command": ["shop-mcp"], "allow": ["find_*"]}}',
+            values=OBJECT,
+            shown_default="none",
+        ),
+    ] = None
+    mcp_lock: Annotated[
+        Path | None,
+        Setting(
+            help="file with the tools that were approved",
+            values=path("file"),
+            shown_default="headrace.lock beside headrace.toml",
+        ),
+    ] = None
     node_usd_per_hour: Annotated[
         float,
         Setting(
@@ -274,11 +291,33 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
         ),
     ] = 2**22
     log_requests: Annotated[
-        bool, Setting(help="keep a line for each request in the store", values=SWITCH, shown_default="false")
+        bool,
+        Setting(
+            help="keep a line for each request in the store; else the latest 1,000 of each key are in memory",
+            values=SWITCH,
+            shown_default="false",
+        ),
     ] = False
+    log_max_requests: Annotated[
+        int, Setting(help="requests of each key that are kept; older ones are deleted", values=integer(1))
+    ] = 10_000
+    log_max_bytes: Annotated[
+        int,
+        Setting(help="size of all requests that are kept", values=SIZE, shown_default="256MiB"),
+    ] = 256 * 2**20
+    log_max_days: Annotated[
+        float, Setting(help="how long requests are kept", values=number(0, 36_500, "days"))
+    ] = 30.0
     log_content: Annotated[
         bool, Setting(help="keep also what requests say", values=SWITCH, shown_default="false")
     ] = False
+    log_format: Annotated[
+        LogFormat,
+        Setting(
+            help="lines on stderr; as JSON also one for each request, with its trace and without its text",
+            values=one_of(LogFormat),
+        ),
+    ] = "text"
     allowed_hosts: Annotated[
         tuple[str, ...],
         Setting(
@@ -296,8 +335,12 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
             shown_default="none",
         ),
     ] = ()
+    disable_page: Annotated[
+        bool,
+        Setting(help="answer / with a line of text, not with the page", values=SWITCH, shown_default="false"),
+    ] = False
     disable_metrics: Annotated[
-        bool, Setting(help="answer /metrics with 501", values=SWITCH, shown_default="false")
+        bool, Setting(help="answer /metrics and /v1/live with 501", values=SWITCH, shown_default="false")
     ] = False
     disable_slots: Annotated[
         bool,

@@ -15,6 +15,7 @@ from headrace.config.settings import SETTINGS, Settings
 from headrace.errors import UsageError
 
 FILE_NAME = "headrace.toml"
+LOCK_NAME = "headrace.lock"
 MODELS = "models"
 """The file's one table, of models to serve: no setting."""
 ModelTable = Mapping[str, object]
@@ -53,6 +54,14 @@ def default_folders() -> tuple[Path, ...]:
     """Where headrace.toml is looked for, nearest first: here, then the user's configuration folder."""
     base = os.environ.get("XDG_CONFIG_HOME")
     return (Path.cwd(), (Path(base) if base else Path.home() / ".config") / "headrace")
+
+
+def lock_file(settings: Settings) -> Path:
+    """`mcp_lock`, or the lock beside the nearest headrace.toml that has [mcp], else here."""
+    if settings.mcp_lock is not None:
+        return settings.mcp_lock
+    folders = default_folders()
+    return next((one for one in folders if "mcp" in read_file(one / FILE_NAME)), folders[0]) / LOCK_NAME
 
 
 def read_file(path: Path) -> dict[str, Any]:

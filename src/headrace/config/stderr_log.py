@@ -5,14 +5,23 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, TextIO
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
+import msgspec
 from msgspec import Struct
 
 LINES = 10
 WINDOW_S = 10.0
 """Of each place in the code LINES lines are written in WINDOW_S; at its end how many were left out."""
+
+LogFormat = Literal["text", "json"]
+REQUESTS = "headrace.request"
+"""The logger of a line for each request, whose `fields` are in the record. It is not limited."""
+LOG_FIELDS: ContextVar[Mapping[str, str]] = ContextVar("headrace_log_fields")
+"""Of the request that runs in this context, for lines of JSON: nothing else reads it."""
 
 if TYPE_CHECKING:
     Stream = logging.StreamHandler[TextIO]
@@ -49,6 +58,9 @@ class BoundedHandler(Stream):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write the record, or count it. It runs with the handler's lock held."""
+        if record.name == REQUESTS:
+            super().emit(record)
+            return
         place, now_s = (record.pathname, record.lineno), self._clock()
         window = self._windows.get(place)
         if window is None or (not window.dropped and now_s - window.begun_s >= WINDOW_S):
@@ -74,8 +86,29 @@ class BoundedHandler(Stream):
             self.release()
 
 
-def log_to_stderr() -> None:
-    """Send warnings and errors to stderr, unless logging was set up before."""
-    logging.basicConfig(
-        format="%(levelname)s %(message)s", level=logging.WARNING, handlers=[BoundedHandler()]
-    )
+class JsonFormatter(logging.Formatter):
+    """A line of JSON: time, level, logger, message, and the ids of the request that it is about."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See `logging.Formatter.format`."""
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **LOG_FIELDS.get({}),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(line).decode()
+
+
+def log_to_stderr(format: LogFormat = "text") -> None:
+    """Send warnings and errors to stderr, as JSON also a line for each request, unless logging was set up
+    before."""
+    handler = BoundedHandler()
+    if format == "json":
+        handler.setFormatter(JsonFormatter())
+        logging.getLogger(REQUESTS).setLevel(logging.INFO)
+    logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING, handlers=[handler])

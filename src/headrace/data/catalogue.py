@@ -12,10 +12,10 @@ from msgspec import Struct
 
 from headrace.config.datasets import ANYBODY, Acceleration, DatasetSettings, acceleration_of
 from headrace.config.names import nearest
+from headrace.config.secrets import KeyOf, secret_of
 from headrace.data.extensions import extension_path
 from headrace.data.guard import reserved
 from headrace.data.job import View
-from headrace.data.secrets import KeyOf, secret_of
 from headrace.data.source import Connector, Opened, Source, literal, quoted
 from headrace.errors import InvalidRequest, UsageError
 
@@ -96,7 +96,7 @@ class Catalogue:
             return View(dataset.name, _copied(dataset), shown, condition), set()
         secret = None
         if dataset.settings.secret is not None:
-            secret = secret_of(dataset.settings.secret, f"datasets.{dataset.name}", self._key_of)
+            secret = secret_of(dataset.settings.secret, f"datasets.{dataset.name}.secret", self._key_of)
         return View(dataset.name, self._source(dataset, secret), shown, condition), _parts_of(secret)
 
     def _source(self, dataset: Dataset, secret: str | None) -> Source:

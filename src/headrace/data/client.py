@@ -5,21 +5,38 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.config.extras import require
 from headrace.config.settings import default_cache_dir
 from headrace.config.sources import load_settings, read_file
-from headrace.data.engine import DataEngine, Parameter
+from headrace.data.engine import AiWishes, DataEngine, Parameter
 from headrace.data.job import SqlAnswer
+from headrace.data.local_models import LocalModels
 from headrace.errors import UsageError
+from headrace.search.client import SearchClient
+from headrace.search.searching import NamedHit
+
+if TYPE_CHECKING:
+    from headrace.engine.client import LoadedModel
+
+
+class HasModel(Protocol):
+    """An `LLM`."""
+
+    @property
+    def model(self) -> LoadedModel:
+        """The loaded model."""
+        ...
 
 
 class Rows:
-    """The rows of a statement: `arrow()`, `pandas()`, `polars()`, `rows()`."""
+    """The rows of a statement: `arrow()`, `pandas()`, `polars()`, `rows()`. `usage` is what models have done
+    for it (None without functions that they answer), `warnings` what is to be known of that."""
 
     def __init__(self, answer: SqlAnswer) -> None:
         self._answer = answer
+        self.usage, self.warnings = answer.usage, answer.warnings
 
     def arrow(self) -> Any:
         """A pyarrow.Table."""
@@ -53,12 +70,16 @@ class Data:
         *,
         datasets: Mapping[str, object] | None = None,
         sql: Mapping[str, object] | None = None,
+        llm: HasModel | Sequence[HasModel] = (),
     ) -> None:
-        """`datasets` and `sql` are as the tables of that name; a dataset may be just its `from`.
+        """`datasets` and `sql` are as the tables of that name; a dataset may be just its `from`. Functions
+        such as ai() are answered by `llm`, one `LLM` or several, and by shipped models, which are loaded when
+        a statement first needs them.
 
         Raises UsageError for what is wrong in them, ExtraMissing without `headrace[data]`.
         """
         cache = default_cache_dir()
+        self._search: SearchClient | None = None
         if datasets is None:
             if file is not None:
                 if not Path(file).is_file():
@@ -69,18 +90,53 @@ class Data:
                 settings = load_settings()
                 datasets, sql, cache = settings.datasets, sql or settings.sql, settings.cache_folder
         self._engine = DataEngine(datasets, sql, cache)
+        given = [llm] if not isinstance(llm, Sequence) else llm
+        self._models = LocalModels([one.model for one in given])
 
-    def sql(self, sql: str, parameters: Sequence[Parameter] = (), *, role: str | None = None) -> Rows:
-        """The rows of a SELECT. `parameters` stand for its ? or $1. With `role` only what that may read.
+    def sql(
+        self,
+        sql: str,
+        parameters: Sequence[Parameter] = (),
+        *,
+        role: str | None = None,
+        max_tokens: int | None = None,
+        max_ai_rows: int | None = None,
+    ) -> Rows:
+        """The rows of a SELECT. `parameters` stand for its ? or $1. With `role` only what that may read. Of
+        models it takes at most `max_tokens`, for `max_ai_rows` rows of arguments that are not known yet.
 
         Raises StatementRefused, SqlFailed, SqlLimit or SourceDown.
         """
-        return Rows(self._engine.sql(sql, parameters, ruled=role is not None, role=role))
+        wishes = AiWishes(max_tokens=max_tokens, max_ai_rows=max_ai_rows)
+        answer = self._engine.sql(
+            sql, parameters, ruled=role is not None, role=role, models=self._models, wishes=wishes
+        )
+        return Rows(answer)
 
     def explain(self, sql: str, parameters: Sequence[Parameter] = ()) -> str:
         """How a SELECT would be run."""
         answer = self._engine.sql(sql, parameters, ruled=False, explain=True)
         return "\n".join(str(row["explain_value"]) for row in Rows(answer).rows())
+
+    def search(
+        self,
+        text: str,
+        indexes: Sequence[str] | None = None,
+        *,
+        where: str | None = None,
+        limit: int = 10,
+        rerank: str | None = None,
+        keywords: Sequence[str] = (),
+    ) -> list[NamedHit]:
+        """The best chunks for a text, of indexes that `headrace ingest` has made (None: of all): each has
+        `index`, `generation` and `hit` (`key`, `title`, `attributes`, `text`, `span`, `score`, ranks).
+
+        `where` is a condition on attributes, `rerank` the name of a reranker, `keywords` must be in a hit.
+        Raises IndexMissing and InvalidRequest.
+        """
+        if self._search is None:
+            self._search = SearchClient(load_settings())
+        return self._search.search(text, indexes, where=where, limit=limit, rerank=rerank, keywords=keywords)
 
     def datasets(self) -> list[str]:
         """The names of the datasets."""
@@ -91,8 +147,12 @@ class Data:
         return self._engine.copies.refresh(self._engine.catalogue.find(name, ruled=False))
 
     def close(self) -> None:
-        """End the process that runs statements."""
+        """End the process that runs statements, and models that were loaded for them and for searches."""
         self._engine.close()
+        self._models.close()
+        if self._search is not None:
+            self._search.close()
+            self._search = None
 
     def __enter__(self) -> Data:
         return self

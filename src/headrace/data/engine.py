@@ -9,17 +9,23 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from headrace.config.datasets import SqlLimits, SqlSettings, read_datasets, read_sql
+from headrace.config.secrets import KeyOf, without
 from headrace.data.accelerate import Copies
+from headrace.data.answering import Answering
 from headrace.data.catalogue import Catalogue
 from headrace.data.extensions import check_engine
 from headrace.data.guard import StatementRefused
-from headrace.data.job import Format, Job, Query, Reply, SqlAnswer, decode_reply, encode_job
-from headrace.data.secrets import KeyOf, without
+from headrace.data.job import AiUsage, Format, Job, Query, Reply, SqlAnswer, decode_reply, encode_job
+from headrace.data.limits import AiBudget, AiLimits, SqlLimit
+from headrace.data.model_work import Models
 from headrace.errors import HeadraceError, InvalidRequest, Overloaded
 from headrace.isolation.child import IsolatedProcess, LimitExceeded, WorkFailed, WorkLost, WorkStop
 from headrace.isolation.limits import ProcessLimits
+from headrace.storage.sql_memo import SqlMemo, memo_file
 
 Parameter = str | int | float | bool | None
 GRACE_S = 10.0
@@ -41,11 +47,28 @@ class SourceDown(HeadraceError):
     code = "dataset_unavailable"
 
 
-class SqlLimit(InvalidRequest):
-    """A statement takes more time, memory, rows or bytes than its key may."""
+class AiWishes(Struct, frozen=True, kw_only=True):
+    """What a statement may take of models, at most what its key may. `planned` False leaves out the plan."""
 
-    remedy = "Ask for less, or raise the limit in `[sql]`."
-    code = "sql_limit"
+    max_tokens: int | None = None
+    max_ai_rows: int | None = None
+    planned: bool = True
+
+    def within(self, limits: SqlLimits) -> AiLimits:
+        """The lower of both."""
+        rows, tokens = self.max_ai_rows, self.max_tokens
+        return AiLimits(
+            rows=limits.ai_rows if rows is None else min(rows, limits.ai_rows),
+            tokens=limits.ai_tokens if tokens is None else min(tokens, limits.ai_tokens),
+            seconds=limits.ai_seconds,
+            names=(
+                "sql.ai_rows" if rows is None or rows > limits.ai_rows else "max_ai_rows",
+                "sql.ai_tokens" if tokens is None or tokens > limits.ai_tokens else "max_tokens",
+            ),
+        )
+
+
+NO_WISHES = AiWishes()
 
 
 class DataEngine:
@@ -57,8 +80,11 @@ class DataEngine:
         sql: Mapping[str, object] | None,
         cache: Path,
         key_of: KeyOf | None = None,
+        *,
+        memo: Path | None = None,
     ) -> None:
-        """UsageError where a setting is wrong, ExtraMissing where an extra is not installed."""
+        """`memo` is the file with values of models; None: one in `cache`. UsageError where a setting is
+        wrong, ExtraMissing where an extra is not installed."""
         check_engine()
         self.limits: SqlSettings = read_sql(sql)
         self.catalogue = Catalogue(read_datasets(datasets), cache / "datasets", key_of)
@@ -68,6 +94,7 @@ class DataEngine:
         self._running: Counter[str | None] = Counter()
         self._retired = False
         self.copies = Copies(self.catalogue, self._run)
+        self.memo = SqlMemo(memo or memo_file(cache / "headrace.sqlite3"), self.limits.everyone.ai_memo)
 
     def sql(
         self,
@@ -81,10 +108,12 @@ class DataEngine:
         rows: int | None = None,
         explain: bool = False,
         stop: WorkStop | None = None,
+        models: Models | None = None,
+        wishes: AiWishes = NO_WISHES,
     ) -> SqlAnswer:
         """The rows of a SELECT, or its plan with `explain`. `key` is the name of the API key, whose limits
         and role hold, unless `role` is given; without `ruled` all rows and columns are seen. `rows` lowers
-        the limit of rows, `stop` ends the statement.
+        the limit of rows, `stop` ends the statement. `models` answer functions such as ai(), within `wishes`.
 
         Raises StatementRefused, SqlFailed, SqlLimit, SourceDown or Overloaded.
         """
@@ -105,12 +134,21 @@ class DataEngine:
                 seconds=limits.seconds,
                 memory=limits.memory,
                 explain=explain,
+                models=models is not None,
+                planned=wishes.planned,
             )
-            return self._run(query, secrets, stop)
+            if models is None:
+                return self._run(query, secrets, stop)
+            stop = stop or WorkStop()
+            budget = AiBudget(wishes.within(limits))
+            answering = Answering(models, self.memo, budget, stop, explain=explain)
+            answer = self._run(query, secrets, stop, answering)
+            return answer if answering.work is None else _with_usage(answer, answering)
 
     def close(self) -> None:
         """End the process."""
         self._process.close()
+        self.memo.close()
 
     def retire(self) -> None:
         """End the process when the statements that run have ended."""
@@ -124,10 +162,19 @@ class DataEngine:
         if idle:
             self.close()
 
-    def _run(self, job: Job, secrets: set[str], stop: WorkStop | None = None) -> SqlAnswer:
+    def _run(
+        self,
+        job: Job,
+        secrets: set[str],
+        stop: WorkStop | None = None,
+        answering: Answering | None = None,
+    ) -> SqlAnswer:
         limits = ProcessLimits(job.seconds * 2 + 1, job.memory)  # the time on the clock comes first
+        answer = None if answering is None else answering.answer
         try:
-            got = self._process.call(encode_job(job), limits, wait_s=job.seconds + GRACE_S, stop=stop)
+            got = self._process.call(
+                encode_job(job), limits, wait_s=job.seconds + GRACE_S, stop=stop, answer=answer
+            )
         except LimitExceeded as error:
             raise SqlLimit(_limit(error, job)) from None
         except WorkLost:
@@ -154,6 +201,19 @@ class DataEngine:
             with self._lock:
                 self._running[key] -= 1
             self._close_retired()
+
+
+def _with_usage(answer: SqlAnswer, answering: Answering) -> SqlAnswer:
+    found = answering.usage
+    usage = AiUsage(
+        rows=found.rows,
+        computed=found.computed,
+        prompt_tokens=found.prompt_tokens,
+        output_tokens=found.output_tokens,
+        failed=found.failed.total(),
+        unplanned=found.dropped.total(),
+    )
+    return replace(answer, usage=usage, warnings=tuple(answering.warnings))
 
 
 def encode_paths(paths: list[str]) -> bytes:

@@ -7,7 +7,7 @@ of the checked tree, which is parsed and checked again: so nothing that the tree
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -55,10 +55,17 @@ class Checked(msgspec.Struct, frozen=True):
     datasets: tuple[str, ...]
 
 
-def check(sql: str, datasets: Mapping[str, str], serialize: Serialize, deserialize: Serialize) -> Checked:
+def check(
+    sql: str,
+    datasets: Mapping[str, str],
+    serialize: Serialize,
+    deserialize: Serialize,
+    more: Collection[str] = (),
+) -> Checked:
     """The statement to run instead of `sql`; StatementRefused says what may not be, and where.
 
-    `datasets` has the names that may be read, by themselves in small letters.
+    `datasets` has the names that may be read, by themselves in small letters; `more` are functions that may
+    be called besides DuckDB's, in small letters.
     """
     if len(sql) > MAX_STATEMENT:
         raise StatementRefused(f"the statement has {len(sql):,} characters, at most {MAX_STATEMENT:,} may be")
@@ -67,15 +74,17 @@ def check(sql: str, datasets: Mapping[str, str], serialize: Serialize, deseriali
     used: set[str] = set()
     try:
         first = serialize(sql)
-        walk_tree(first, datasets, used)
+        walk_tree(first, datasets, used, more)
         text = deserialize(first)
-        walk_tree(serialize(text), datasets, used)
+        walk_tree(serialize(text), datasets, used, more)
     except RecursionError:
         raise StatementRefused("the statement is nested too deeply: simplify it") from None
     return Checked(text, tuple(sorted(used)))
 
 
-def walk_tree(serialized: str, datasets: Mapping[str, str], used: set[str]) -> None:
+def walk_tree(
+    serialized: str, datasets: Mapping[str, str], used: set[str], more: Collection[str] = ()
+) -> None:
     """Check one serialized statement and add the datasets it reads to `used`."""
     tree: Node = msgspec.json.decode(serialized)
     if tree.get("error"):
@@ -83,7 +92,7 @@ def walk_tree(serialized: str, datasets: Mapping[str, str], used: set[str]) -> N
     statements = tree["statements"]
     if len(statements) != 1:
         raise StatementRefused(f"there are {len(statements)} statements: send one SELECT")
-    _Walk(datasets, used).query(statements[0]["node"], frozenset())
+    _Walk(datasets, used, more).query(statements[0]["node"], frozenset())
 
 
 def _unparsed(tree: Node) -> StatementRefused:
@@ -97,8 +106,8 @@ def _unparsed(tree: Node) -> StatementRefused:
 class _Walk:
     """Visits every node. `scope` are the CTEs that are visible, in small letters."""
 
-    def __init__(self, datasets: Mapping[str, str], used: set[str]) -> None:
-        self._datasets, self._used = datasets, used
+    def __init__(self, datasets: Mapping[str, str], used: set[str], more: Collection[str]) -> None:
+        self._datasets, self._used, self._more = datasets, used, more
 
     def query(self, node: Node, scope: frozenset[str]) -> None:
         kind = node.get("type")
@@ -176,8 +185,8 @@ class _Walk:
         if schema.lower() not in SCHEMAS:
             name = f"{schema}.{name}"
         plain = schema.lower() in SCHEMAS and node.get("catalog", "").lower() in ("", "system")
-        if not plain or (name not in functions() and name not in TABLE_FUNCTIONS):
-            near = suggestion(name, list(functions()))
+        if not plain or not (name in functions() or name in TABLE_FUNCTIONS or name in self._more):
+            near = suggestion(name, [*functions(), *self._more])
             raise StatementRefused(f"the function {name[:100]!r} may not be used{near}{_place(node)}")
 
 

@@ -25,7 +25,8 @@ class View(Struct, frozen=True):
 
 class Query(Struct, frozen=True, kw_only=True, tag="query"):
     """A statement over views. `parameters` stand for ? or $1; `seconds` is the time on the clock.
-    `explain` answers with the plan instead."""
+    `explain` answers with the plan instead. With `models` the statement may call functions that models
+    answer; with `planned` they get their rows before it runs, as far as a plan can be made."""
 
     sql: str
     views: tuple[View, ...]
@@ -36,6 +37,8 @@ class Query(Struct, frozen=True, kw_only=True, tag="query"):
     seconds: float = 30.0
     memory: int = 2**30
     explain: bool = False
+    models: bool = False
+    planned: bool = True
 
 
 class Copy(Struct, frozen=True, kw_only=True, tag="copy"):
@@ -56,13 +59,28 @@ class Column(Struct, frozen=True):
     type: str
 
 
+class AiUsage(Struct, frozen=True, kw_only=True):
+    """What models have done for a statement: `rows` of arguments were asked for, of which `computed` were not
+    known; `failed` have no value. `unplanned` calls got their rows as the statement ran."""
+
+    rows: int
+    computed: int
+    prompt_tokens: int
+    output_tokens: int
+    failed: int = 0
+    unplanned: int = 0
+
+
 class SqlAnswer(Struct, frozen=True, tag="answer"):
-    """The rows of a statement in the format asked for."""
+    """The rows of a statement in the format asked for. `warnings` and `usage` are of functions that models
+    answer."""
 
     columns: tuple[Column, ...]
     rows: int
     body: bytes
     datasets: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    usage: AiUsage | None = None
 
 
 class SqlFailure(Struct, frozen=True, tag="failure"):

@@ -13,11 +13,14 @@ from typing import Any
 
 import msgspec
 
-from headrace.data.guard import Checked, StatementRefused, check
+from headrace.data.ai_calls import DuckDialect, find_calls, has_calls, put_in_place, sites_of
+from headrace.data.ai_values import Answers, register
+from headrace.data.function_names import FUNCTIONS
+from headrace.data.guard import Checked, Node, StatementRefused, check, walk_tree
 from headrace.data.job import Column, Copy, Query, Reply, SqlAnswer, SqlFailure, View, decode_job
 from headrace.data.output import Output, TooMuch
 from headrace.data.source import literal, quoted
-from headrace.isolation.fork_server import serve
+from headrace.isolation.fork_server import Ask, serve
 
 Connection = Any
 """DuckDB's, which is there only with its extra."""
@@ -54,17 +57,17 @@ class Worker:
         for path in msgspec.msgpack.decode(setup, type=list[str]):
             self._connection.execute(f"LOAD {literal(path)}")
 
-    def __call__(self, payload: bytes) -> bytes:
+    def __call__(self, payload: bytes, ask: Ask) -> bytes:
         job = decode_job(payload)
         # Its default action ends the process, also where the engine heeds no interrupt.
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, job.seconds)
-        return msgspec.msgpack.encode(self._reply(job))
+        return msgspec.msgpack.encode(self._reply(job, ask))
 
-    def _reply(self, job: Query | Copy) -> Reply:
+    def _reply(self, job: Query | Copy, ask: Ask) -> Reply:
         try:
             self._limit(job.memory)
-            return _Run(self._connection, job).answer() if isinstance(job, Query) else self._copy(job)
+            return _Run(self._connection, job, ask).answer() if isinstance(job, Query) else self._copy(job)
         except StatementRefused as refused:
             return SqlFailure("refused", refused.message)
         except SourceFailed as failed:
@@ -104,8 +107,9 @@ class Worker:
 class _Run:
     """One statement in a fork."""
 
-    def __init__(self, connection: Connection, job: Query) -> None:
-        self._connection, self._job = connection, job
+    def __init__(self, connection: Connection, job: Query, ask: Ask | None = None) -> None:
+        self._connection, self._job, self._ask = connection, job, ask
+        self._dialect = DuckDialect(self._serialize, self._deserialize)
 
     def answer(self) -> SqlAnswer:
         job, connection = self._job, self._connection
@@ -114,9 +118,15 @@ class _Run:
         for name in checked.datasets:
             open_view(connection, views[name])
         self._lock([views[name] for name in checked.datasets])
-        text = f"EXPLAIN {checked.text}" if job.explain else checked.text
         names = tuple(views[name].name for name in checked.datasets)
-        connection.execute(text, list(job.parameters) or None)
+        text, parameters = checked.text, list(job.parameters)
+        tree = self._dialect.tree(text)
+        if has_calls(tree):
+            text, parameters = (
+                self._with_models(tree, {known: view.name for known, view in views.items()}),
+                [],
+            )
+        connection.execute(f"EXPLAIN {text}" if job.explain else text, parameters or None)
         columns = tuple(Column(str(one[0]), str(one[1])) for one in connection.description)
         reader = connection.to_arrow_reader(BATCH_ROWS)
         output = Output(job.format, reader.schema, job.rows, job.bytes)
@@ -124,17 +134,33 @@ class _Run:
             output.add(batch)
         return SqlAnswer(columns, output.rows, output.close(), names)
 
-    def _check(self, datasets: dict[str, str]) -> Checked:
-        def call(function: str, argument: str) -> str:
-            found = self._connection.execute(f"SELECT {function}(?)", [argument]).fetchone()
-            return str(found[0])
+    def _with_models(self, tree: Node, datasets: dict[str, str]) -> str:
+        """The statement with functions of this connection in the place of those that models answer."""
+        if self._ask is None or not self._job.models:
+            raise StatementRefused("functions that models answer may not be used: no model is served here")
+        calls = find_calls(tree, self._dialect, self._job.parameters)
+        answers = Answers(self._ask)
+        put_in_place(calls, answers.declare(sites_of(calls, self._evaluated)), self._dialect)
+        text = self._dialect.text(tree)
+        walk_tree(self._serialize(text), datasets, set(), {call.name for call in calls})
+        register(self._connection, calls, None if self._job.explain else answers)
+        return text
 
-        return check(
-            self._job.sql,
-            datasets,
-            lambda sql: call("json_serialize_sql", sql),
-            lambda tree: call("json_deserialize_sql", tree),
-        )
+    def _evaluated(self, expressions: list[Node]) -> list[Any]:
+        """The values of constants."""
+        return list(self._connection.execute(self._dialect.select(expressions)).fetchone())
+
+    def _check(self, datasets: dict[str, str]) -> Checked:
+        return check(self._job.sql, datasets, self._serialize, self._deserialize, FUNCTIONS)
+
+    def _serialize(self, sql: str) -> str:
+        return self._called("json_serialize_sql", sql)
+
+    def _deserialize(self, tree: str) -> str:
+        return self._called("json_deserialize_sql", tree)
+
+    def _called(self, function: str, argument: str) -> str:
+        return str(self._connection.execute(f"SELECT {function}(?)", [argument]).fetchone()[0])
 
     def _lock(self, views: list[View]) -> None:
         """DuckDB's own switches, behind the guard: no file but the datasets', no setting."""

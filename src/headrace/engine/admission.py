@@ -10,6 +10,7 @@ from headrace.engine.request import ChoiceFinished, EngineEvent, RequestFailed
 from headrace.engine.request_queue import CancelRequest, PauseRequest, RequestQueue, send
 from headrace.engine.request_state import RequestState
 from headrace.engine.scheduler.scheduler import Scheduler
+from headrace.engine.step_prediction import StepPredictor
 from headrace.errors import TargetUnreachable
 
 
@@ -26,6 +27,7 @@ class Admission:
         max_batch_tokens: int,
     ) -> None:
         self._pacing, self._max_batch_tokens = pacing, max_batch_tokens
+        self._predictor = StepPredictor(scheduler, pacing, max_batch_tokens)
         self._queue, self._active, self._scheduler, self._clock = queue, active, scheduler, clock
 
     def receive(self, *, idle: bool) -> bool:
@@ -54,7 +56,12 @@ class Admission:
         self._active.end(state, [*events, state.finished(self._clock())])
 
     def _admit(self, state: RequestState) -> None:
-        """Queue a request, or refuse it where it would miss its target and that is the policy."""
+        """Queue a request, or refuse it where it would miss its target and that is the policy; of one that
+        only asks for a prediction nothing is queued."""
+        if state.request.predicts:
+            self._queue.end(state)
+            send(state, [self._predictor.finished(state)])
+            return
         options, sequence = self._pacing.options, state.choices[0].sequence if state.choices else None
         target_s = None if sequence is None else options.target_s(sequence.ttft_s)
         if target_s is not None and sequence is not None:

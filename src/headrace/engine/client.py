@@ -119,7 +119,8 @@ class MemoryPlan(Struct, frozen=True, kw_only=True):
 
     `weight_bytes_per_token` is what a decode step of one sequence reads; the token table is read by the row,
     so it counts only where it is the output matrix too, and of a mixture only the experts of one token count.
-    A step has at most `step_tokens` and computes the output of `step_rows` of them.
+    A step has at most `step_tokens` and computes the output of `step_rows` of them. `operations_per_token`
+    are multiplications and additions of a generated token, mostly with weights of `weight_format`.
     In a model without a KV cache a page has no bytes: every sequence has one, as long as the context.
     """
 
@@ -136,6 +137,8 @@ class MemoryPlan(Struct, frozen=True, kw_only=True):
     step_tokens: int
     step_rows: int
     draft_bytes: int = 0  # of a draft model, all together
+    operations_per_token: float = 0.0
+    weight_format: str = ""
 
     @property
     def own_bytes(self) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from headrace.engine.client import EngineLimits, EngineStatus
@@ -30,7 +31,6 @@ from headrace.engine.request import (
     Usage,
 )
 from headrace.engine.request_queue import CancelRequest, PauseRequest, RequestQueue, send
-from headrace.engine.request_trace import RequestTrace, StepTotals
 from headrace.engine.step_share import StepShare
 from headrace.engine.step_times import StepWork, WidthTimes, attended
 from headrace.engine.submissions import submitted
@@ -159,7 +159,11 @@ class Encoder:
                 text = self._queue.active.get(item.request_id)
                 if text is not None:
                     self._end(text, [ChoiceFinished(0, "cancelled"), self._done(text, self._clock())])
-            elif not isinstance(item, PauseRequest):
+            elif isinstance(item, PauseRequest):
+                continue
+            elif item.request.predicts:
+                self._end(item, [self._predicted(item)])
+            else:
                 rank = item.submitted_s + item.request.priority * self.limits.ageing_s
                 item.rank = rank, next(self._arrivals)
                 self._waiting.add(item)
@@ -167,6 +171,14 @@ class Encoder:
         for text, error in self._queue.overdue(self._clock()):
             self._end(text, [RequestFailed(error)])
         return True
+
+    def _predicted(self, text: _InputState) -> RequestFinished:
+        """Of a text that is not computed, what its last event would be if it were computed alone now."""
+        tokens = len(text.request.prompt)
+        work = StepWork(tokens, 0, attended(0, tokens))
+        seconds = self._times.seconds(work) if self._times.any_known else 0.0
+        share = StepShare("encode", 0.0, seconds, 1, 0.0, 0.0, 0.0, seconds, tokens, 1, tokens)
+        return RequestFinished(Usage(tokens, 0, 0), Timing(0.0, seconds, seconds), 0, (share,))
 
     def _ask(self, first: _InputState) -> TurnAsk:
         """For a step that begins with this text."""
@@ -207,9 +219,18 @@ class Encoder:
         self.steps += 1
         self._running, self._last_step_s = 0, self._clock()
         self._longest_step_s = max(self._longest_step_s, self._last_step_s - begun_s)
-        totals = StepTotals(
-            *(begun_s, self._last_step_s, run_s, 0.0, predicted_s),
-            *(1, len(texts), len(step.tokens)),
+        share = StepShare(
+            kind="encode",
+            start_s=begun_s,
+            end_s=self._last_step_s,
+            steps=1,
+            seconds=self._last_step_s - begun_s,
+            run_s=run_s,
+            propose_s=0.0,
+            predicted_s=predicted_s,
+            tokens=0,
+            rows=len(texts),
+            batch_tokens=len(step.tokens),
         )
         counts = [len(prompt) if self._pooling.kind == "none" else 1 for prompt in prompts]
         ends = np.cumsum(counts).tolist()
@@ -217,7 +238,7 @@ class Encoder:
             event = self._embedded(text.request, output[end - count : end])
             ending: list[EngineEvent] = [event]
             if isinstance(event, Embedding):
-                ending += [ChoiceFinished(0, "stop"), self._done(text, begun_s, self._share(text, totals))]
+                ending += [ChoiceFinished(0, "stop"), self._done(text, begun_s, (_own(text, share),))]
             self._end(text, ending)
 
     def _in_turn(self, executor: Executor, step: Step, work: StepWork) -> tuple[Array, float]:
@@ -228,13 +249,6 @@ class Encoder:
         self._widths.now.note(work, run_s)
         self._turns.end(again=len(self._waiting) > 0)
         return output, run_s
-
-    def _share(self, text: _InputState, step: StepTotals) -> tuple[StepShare, ...]:
-        if not text.request.explain:
-            return ()
-        trace = RequestTrace(text.submitted_s)
-        trace.add("encode", step, tokens=len(text.request.prompt))
-        return tuple(trace.shares)
 
     def _embedded(self, request: EngineRequest, rows: Array) -> Embedding | RequestFailed:
         assert request.embed is not None
@@ -262,6 +276,12 @@ class Encoder:
             text.waits = False
         self._queue.end(text)
         send(text, events)
+
+
+def _own(text: _InputState, share: StepShare) -> StepShare:
+    """A text's share of a step whose times are the clock's."""
+    begun_s, tokens = text.submitted_s, len(text.request.prompt)
+    return replace(share, start_s=share.start_s - begun_s, end_s=share.end_s - begun_s, tokens=tokens)
 
 
 def encoder_step(

@@ -13,12 +13,12 @@ from headrace.engine.admission import Admission
 from headrace.engine.client import EngineLimits, EngineStatus
 from headrace.engine.event_delivery import deliver
 from headrace.engine.multi_step import MAX_LOOKAHEAD_TOKENS, MultiStep
-from headrace.engine.pacing import Pacing
+from headrace.engine.pacing import Pacing, work_of
 from headrace.engine.request import EngineRequest, EventCallback, RequestHandle
 from headrace.engine.request_builder import RequestBuilder
 from headrace.engine.request_queue import CancelRequest, PauseRequest, RequestQueue
 from headrace.engine.request_state import RequestState
-from headrace.engine.request_trace import totals
+from headrace.engine.request_trace import StepSums, totals
 from headrace.engine.row_readers import advance_group, read_rows
 from headrace.engine.sampling.constraints import Constraints
 from headrace.engine.sampling.sample_slot import SampleSlot
@@ -72,7 +72,7 @@ class Engine:
         self._admission = Admission(
             self._queue, self._active, self._scheduler, clock, self._pacing, self._capacity.max_tokens
         )
-        self._timer, self._single_steps = StepClock(clock), 0
+        self._timer, self._sums, self._single_steps = StepClock(clock), StepSums(), 0
         # The thread alone holds the executor, so that its memory is free when the loop has ended.
         self._thread = threading.Thread(
             target=self._run, args=(executor,), name="headrace-engine", daemon=True
@@ -204,15 +204,9 @@ class Engine:
         slots = sample_slots(chunks, self._active.choices)
         max_steps, lookahead_tokens, drafts = self._call_length(chunks, slots, speculation)
         step = self._batches.build(chunks, lookahead_tokens=lookahead_tokens)
-        traced: dict[str, tuple[RequestState, list[ScheduledChunk]]] = {}
-        for chunk in chunks:
-            state = self._active.state_of(chunk.sequence)
-            if state.scheduled_s is None:
-                state.scheduled_s = self._timer.began_s
-            if state.trace is not None:
-                traced.setdefault(state.request_id, (state, []))[1].append(chunk)
-        predicted_s = self._pacing.predicted_s(chunks) if traced else 0.0
-        return StepPlan(chunks, slots, step, max_steps, lookahead_tokens, drafts, traced, predicted_s)
+        work = work_of(chunks)
+        predicted_s = self._pacing.predicted_s(work)
+        return StepPlan(chunks, slots, step, max_steps, lookahead_tokens, drafts, work, predicted_s)
 
     def _prefill_tokens(self) -> int:
         """Most tokens of prompts in the next step."""
@@ -244,7 +238,7 @@ class Engine:
             result = StepResult(self._timer.run(self._multi_step.run, executor, plan), {})
             ran = result.multi_step
             if ran is not None and ran.plain_steps == ran.steps:
-                self._pacing.learn(plan.chunks, self._timer.run_s / ran.steps, self._clock())
+                self._pacing.learn(plan.work, self._timer.run_s / ran.steps, self._clock())
             plan.drafts = NO_DRAFTS  # a text is released when its choice ends, where the time is measured
             return result
         masks = self._constraints.start([slot.choice for slot in plan.slots])
@@ -256,7 +250,7 @@ class Engine:
         self._single_steps += 1
         self._multi_step.learn(plan.slots, len(plan.chunks), self._timer.run_s)
         now_s = self._clock()
-        self._pacing.learn(plan.chunks, now_s - self._timer.began_s, now_s)
+        self._pacing.learn(plan.work, now_s - self._timer.began_s, now_s)
         return StepResult(None, groups)
 
     def _commit(self, plan: StepPlan, result: StepResult, speculation: SpeculationController | None) -> None:
@@ -269,19 +263,21 @@ class Engine:
             steps = 1 if ran is None else ran.steps
             timing = StepTiming(len(plan.step.tokens), steps, timer.propose_s, timer.run_s, timer.loop_s, ran)
             speculation.learn(plan.slots, timing)
-        if plan.traced:
-            _trace(plan, result, self._timer)
+        self._trace(plan, result)
         deliver(self._active, plan.slots, self._timer.ended_s)
         for state in result.groups.values():
             advance_group(self._active, state, self._timer.ended_s)
 
-
-def _trace(plan: StepPlan, result: StepResult, timer: StepClock) -> None:
-    steps = 1 if result.multi_step is None else result.multi_step.steps
-    step = totals(plan.chunks, timer, steps, plan.predicted_s)
-    for state, own in plan.traced.values():
-        if state.trace is not None:
-            state.trace.note(own, step, state.accepted_drafts, state.rejected_drafts)
+    def _trace(self, plan: StepPlan, result: StepResult) -> None:
+        """Note for each request that it took part."""
+        steps = 1 if result.multi_step is None else result.multi_step.steps
+        call = totals(plan.chunks, self._timer, self._sums, steps, plan.predicted_s)
+        self._sums = call.after
+        for chunk in plan.chunks:
+            state = self._active.state_of(chunk.sequence)
+            if state.scheduled_s is None:
+                state.scheduled_s = self._timer.began_s
+            state.trace.note(chunk, call)
 
 
 def _scheduler(capacity: ExecutorLimits, limits: EngineLimits) -> Scheduler:

@@ -152,17 +152,18 @@ class Pacing:
         STALE_S. Then a request must run, whatever is predicted, or all would be refused for ever."""
         return now_s - self._learned_s > STALE_S
 
-    def learn(self, chunks: Iterable[ScheduledChunk], seconds: float, now_s: float) -> None:
-        """A step of these chunks took so long, until now."""
-        self.times.note(_work(chunks), seconds)
+    def learn(self, work: StepWork, seconds: float, now_s: float) -> None:
+        """A step took so long, until now."""
+        self.times.note(work, seconds)
         self._learned_s = now_s
 
-    def predicted_s(self, chunks: Iterable[ScheduledChunk]) -> float:
-        """What a step of these chunks is expected to take; 0 where nothing is known."""
-        return self.times.seconds(_work(chunks)) if self.times.any_known else 0.0
+    def predicted_s(self, work: StepWork) -> float:
+        """What a step is expected to take; 0 where nothing is known."""
+        return self.times.seconds(work) if self.times.any_known else 0.0
 
 
-def _work(chunks: Iterable[ScheduledChunk]) -> StepWork:
+def work_of(chunks: Iterable[ScheduledChunk]) -> StepWork:
+    """What a step of these chunks computes."""
     prefill, rows, pairs = 0, 0, 0.0
     for chunk in chunks:
         if chunk.length == 1:

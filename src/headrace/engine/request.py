@@ -56,7 +56,7 @@ class EngineRequest(Struct, frozen=True, kw_only=True):
     faster. `scaling` ranks or votes on the choices; then a Selection comes before RequestFinished. With
     `embed` an encoder makes a vector of the prompt. With `continuations` (token ids, at least one each)
     nothing is generated: ContinuationsScored comes, and the sampling parameters have no effect. `slo` are
-    its own targets. `explain`: the last event has the steps that the request took part in.
+    its own targets. `predicts`: nothing is computed, the last event has the steps that would be.
     """
 
     prompt: tuple[int, ...]
@@ -76,7 +76,7 @@ class EngineRequest(Struct, frozen=True, kw_only=True):
     embed: EmbedParams | None = None
     continuations: tuple[tuple[int, ...], ...] = ()
     slo: Targets | None = None
-    explain: bool = False
+    predicts: bool = False
 
 
 class TokenLogprob(Struct, frozen=True):
@@ -175,7 +175,7 @@ class Timing(Struct, frozen=True):
 
 
 class RequestFinished(Struct, frozen=True):
-    """Terminal: every choice has ended. `trace` are the steps of a request that asked for it (`explain`)."""
+    """Terminal: every choice has ended. `trace` are the steps that the request took part in."""
 
     usage: Usage
     timing: Timing

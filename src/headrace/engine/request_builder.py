@@ -52,9 +52,7 @@ class RequestBuilder:
             request = replace(request, params=replace(request.params, logprobs=0))
         given = request.params.seed
         seed = secrets.randbits(63) if given is None else given % (1 << 64)
-        state = RequestState(request_id, request, sink, seed, now_s)
-        if request.explain:
-            state.trace = RequestTrace(now_s)
+        state = RequestState(request_id, request, sink, seed, now_s, RequestTrace(now_s))
         if request.continuations:
             state.group = self._continuation_scores(state)
         elif request.params.use_beam_search:

@@ -181,6 +181,7 @@ class RequestState(Struct, eq=False):
     sink: EventCallback
     seed: int
     submitted_s: float
+    trace: RequestTrace
     choices: list[ChoiceState] = field(default_factory=list[ChoiceState])
     late_s: float = 0.0  # predicted for its first token, where that is after `target_s`
     target_s: float = 0.0
@@ -190,7 +191,6 @@ class RequestState(Struct, eq=False):
     accepted_drafts: int = 0  # tokens
     rejected_drafts: int = 0
     scaling: ScalingController | None = None
-    trace: RequestTrace | None = None
 
     @property
     def done(self) -> bool:
@@ -206,7 +206,7 @@ class RequestState(Struct, eq=False):
             target_s=self.target_s,
         )
         usage = self._usage() if self.group is None else self.group.usage()
-        trace = () if self.trace is None else tuple(self.trace.shares)
+        trace = self.trace.finish(self.accepted_drafts, self.rejected_drafts)
         return RequestFinished(usage, timing, self.seed, trace)
 
     def apply_scaling(self, events: list[EngineEvent]) -> list[EngineEvent]:

@@ -1,4 +1,4 @@
-"""Collects the steps that a request takes part in."""
+"""Collects the steps that a request takes part in, at the cost of one comparison for each of them."""
 
 from __future__ import annotations
 
@@ -15,33 +15,55 @@ MAX_SHARES = 256
 """So many are kept apart; what follows is counted with the last of its kind."""
 
 
+class StepSums(Struct, frozen=True):
+    """Sums over all calls of the executor so far, in the words of StepShare."""
+
+    steps: int = 0
+    seconds: float = 0.0
+    run_s: float = 0.0
+    propose_s: float = 0.0
+    predicted_s: float = 0.0
+    rows: int = 0
+    tokens: int = 0
+
+
 class StepTotals(Struct, frozen=True):
-    """A call of the executor for all requests: `steps` of it, its times in seconds of the monotonic clock,
-    and its size."""
+    """A call of the executor for all requests: its times in seconds of the monotonic clock, and the sums
+    `before` and `after` it."""
 
     began_s: float
     ended_s: float
-    run_s: float
-    propose_s: float
-    predicted_s: float
-    steps: int
-    rows: int
-    tokens: int
+    before: StepSums
+    after: StepSums
 
 
-def totals(chunks: Sequence[ScheduledChunk], timer: StepClock, steps: int, predicted_s: float) -> StepTotals:
-    """Of the call that `timer` has ended; `predicted_s` is that of one step."""
+def totals(
+    chunks: Sequence[ScheduledChunk], timer: StepClock, before: StepSums, steps: int, predicted_s: float
+) -> StepTotals:
+    """Of the call of so many steps that `timer` has ended; `predicted_s` is that of one of them."""
     span_s = timer.loop_s + timer.propose_s + timer.run_s
-    return StepTotals(
-        began_s=timer.ended_s - span_s,
-        ended_s=timer.ended_s,
-        run_s=timer.run_s,
-        propose_s=timer.propose_s,
-        predicted_s=predicted_s * steps,
-        steps=steps,
-        rows=len(chunks) * steps,
-        tokens=sum(chunk.length for chunk in chunks) * steps,
+    tokens = sum(chunk.length for chunk in chunks)
+    after = StepSums(
+        before.steps + steps,
+        before.seconds + span_s,
+        before.run_s + timer.run_s,
+        before.propose_s + timer.propose_s,
+        before.predicted_s + predicted_s * steps,
+        before.rows + len(chunks) * steps,
+        before.tokens + tokens * steps,
     )
+    return StepTotals(timer.ended_s - span_s, timer.ended_s, before, after)
+
+
+class _Decoding(Struct, eq=False):
+    """Calls in a row in which a request generates: the sums before the first and after the last, and when
+    the last one ended. `tokens` are the request's own."""
+
+    began_s: float
+    ended_s: float
+    first: StepSums
+    last: StepSums
+    tokens: int
 
 
 class RequestTrace(Struct, eq=False):
@@ -49,49 +71,77 @@ class RequestTrace(Struct, eq=False):
 
     submitted_s: float
     shares: list[StepShare] = field(default_factory=list[StepShare])
-    seen_right: int = 0
-    seen_wrong: int = 0
+    _decoding: _Decoding | None = None
+    _noted: StepSums | None = None
 
-    def note(self, own: Sequence[ScheduledChunk], step: StepTotals, right: int, wrong: int) -> None:
-        """The request took part in a step with its `own` chunks. Of its drafted tokens so many were `right`
-        and `wrong` by now."""
-        reads_prompt = any(chunk.start < chunk.sequence.prompt_length for chunk in own)
-        accepted, rejected = right - self.seen_right, wrong - self.seen_wrong
-        self.seen_right, self.seen_wrong = right, wrong
-        self.add(
-            "prefill" if reads_prompt else "decode",
-            step,
-            tokens=sum(chunk.length for chunk in own) * step.steps,
-            drafted=accepted + rejected,
-            accepted=accepted,
-        )
+    def note(self, chunk: ScheduledChunk, call: StepTotals) -> None:
+        """The request took part in a call with this chunk, one of several where it has several choices."""
+        tokens = chunk.length * (call.after.steps - call.before.steps)
+        reads_prompt = chunk.start < chunk.sequence.prompt_length
+        self.add("prefill" if reads_prompt else "decode", call, tokens=tokens)
 
-    def add(
-        self, kind: ShareKind, step: StepTotals, *, tokens: int, drafted: int = 0, accepted: int = 0
+    def add(self, kind: ShareKind, call: StepTotals, *, tokens: int) -> None:
+        """Add `tokens` of a call."""
+        now = self._decoding
+        if self._noted is call.after and (kind == "decode" or now is None):
+            self._same(tokens)
+        elif kind != "decode":
+            if now is not None and now.last is call.after:  # its other choices generate: it is counted once
+                now.last, now.ended_s = call.before, call.began_s
+            self._close()
+            self._push(kind, call.began_s, call.ended_s, call.before, call.after, tokens)
+        elif now is not None and now.last is call.before:
+            now.last, now.ended_s = call.after, call.ended_s
+            now.tokens += tokens
+        else:
+            self._close()
+            self._decoding = _Decoding(call.began_s, call.ended_s, call.before, call.after, tokens)
+        self._noted = call.after
+
+    def finish(self, right: int, wrong: int) -> tuple[StepShare, ...]:
+        """All of it, when the request has ended: of its drafted tokens so many were `right` and `wrong`."""
+        self._close()
+        last = self._last_of("decode")
+        if last is not None and right + wrong:
+            self.shares[last] = replace(self.shares[last], drafted=right + wrong, accepted=right)
+        return tuple(self.shares)
+
+    def _same(self, tokens: int) -> None:
+        """More tokens of a call that is noted already."""
+        if self._decoding is not None:
+            self._decoding.tokens += tokens
+        elif self.shares:
+            self.shares[-1] = replace(self.shares[-1], tokens=self.shares[-1].tokens + tokens)
+
+    def _close(self) -> None:
+        """What was generated in a row is a share."""
+        now, self._decoding = self._decoding, None
+        if now is not None and now.last is not now.first:
+            self._push("decode", now.began_s, now.ended_s, now.first, now.last, now.tokens)
+
+    def _push(
+        self, kind: ShareKind, began_s: float, ended_s: float, before: StepSums, after: StepSums, tokens: int
     ) -> None:
-        """Add `tokens` of a step."""
         share = StepShare(
             kind=kind,
-            start_s=step.began_s - self.submitted_s,
-            end_s=step.ended_s - self.submitted_s,
-            steps=step.steps,
-            seconds=step.ended_s - step.began_s,
-            run_s=step.run_s,
-            propose_s=step.propose_s,
-            predicted_s=step.predicted_s,
+            start_s=began_s - self.submitted_s,
+            end_s=ended_s - self.submitted_s,
+            steps=after.steps - before.steps,
+            seconds=after.seconds - before.seconds,
+            run_s=after.run_s - before.run_s,
+            propose_s=after.propose_s - before.propose_s,
+            predicted_s=after.predicted_s - before.predicted_s,
             tokens=tokens,
-            rows=step.rows,
-            batch_tokens=step.tokens,
-            drafted=drafted,
-            accepted=accepted,
+            rows=after.rows - before.rows,
+            batch_tokens=after.tokens - before.tokens,
         )
         is_full = len(self.shares) >= MAX_SHARES
         last = self.shares[-1] if self.shares else None
         if last is not None and last.kind == kind and (kind == "decode" or is_full):
             self.shares[-1] = last.merged(share)
         elif is_full and (place := self._last_of(kind)) is not None:
-            before = self.shares[place]  # it keeps its end: what follows has another kind
-            self.shares[place] = replace(before.merged(share), end_s=before.end_s)
+            kept = self.shares[place]  # it keeps its end: what follows has another kind
+            self.shares[place] = replace(kept.merged(share), end_s=kept.end_s)
         else:
             self.shares.append(share)
 

@@ -7,6 +7,7 @@ from msgspec import Struct
 from headrace.engine.request_state import RequestState
 from headrace.engine.sampling.sample_slot import SampleSlot
 from headrace.engine.scheduler.scheduled_chunk import ScheduledChunk
+from headrace.engine.step_times import StepWork
 from headrace.executors.executor import DraftPlan, MultiStepResult
 from headrace.program.step import Step
 
@@ -14,8 +15,8 @@ from headrace.program.step import Step
 class StepPlan(Struct, eq=False):
     """The scheduler's chunks, and where their choices are sampled. With `max_steps` it is one call of the
     executor that runs so many at most, has pages for `lookahead_tokens` more of each sequence and verifies
-    `drafts`; 0 is a single step. `traced` are the chunks of requests that are explained, by request, and with
-    any of them `predicted_s` is what a step is expected to take."""
+    `drafts`; 0 is a single step. `work` is what a step computes, and `predicted_s` what it is expected to
+    take."""
 
     chunks: list[ScheduledChunk]
     slots: list[SampleSlot]
@@ -23,7 +24,7 @@ class StepPlan(Struct, eq=False):
     max_steps: int
     lookahead_tokens: int
     drafts: DraftPlan
-    traced: dict[str, tuple[RequestState, list[ScheduledChunk]]]
+    work: StepWork
     predicted_s: float
 
 

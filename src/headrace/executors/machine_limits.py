@@ -81,6 +81,11 @@ def machine_limits(threads: int, cache: Path | None, *, measure: bool = False) -
     return limits
 
 
+def known_limits(threads: int, cache: Path) -> Limits | None:
+    """The limits that were measured before, however long ago; None where they were not."""
+    return _read(_file(threads, cache))
+
+
 def raised(limits: Limits, read_bytes_per_s: float, cache: Path | None) -> Limits:
     """`limits`, or higher ones, also in `cache`, where a run has read more from memory than they allow."""
     if read_bytes_per_s <= limits.read_bytes_per_s:

@@ -236,6 +236,7 @@ class CachingHandler:
             request_id=outer.request_id,
             booking_id=outer.booking_id,
             account=outer.account,
+            _trace=outer.trace,
             arrival_s=outer.arrival_s,
             background=outer.background,
             hops=outer.hops,

@@ -211,15 +211,13 @@ class Cascade:
         if runner is None:
             return None
         text = f"{question_of(self._request)}\n\n{choice.output.content}"
-        own = CallContext(request_id=f"{self._call.request_id}-verify", account=self._call.account)
+        own = self._call.nested("verify")
         [found] = await classify(runner, settings.verifier, [text], own, truncate=True)
         return found.scores[0]
 
     async def _audit(self, calibration: Calibration, choice: ChoiceResult) -> None:
         """Ask the large model, after all others, and count whether it says the same."""
-        own = CallContext(
-            request_id=f"{self._call.request_id}-audit", account=self._call.account, background=True
-        )
+        own = self._call.nested("audit", background=True)
         own.booking_id = f"{self._call.booking_id}-audit"
         request = replace(
             self._request, id=f"{self._request.id}-audit", priority=BATCH_PRIORITY, deadline_s=None

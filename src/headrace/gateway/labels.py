@@ -31,7 +31,7 @@ class Labeler:
         text, name = question_of(request), settings.classifier
         if self._runner is None or not text.strip():
             return {}
-        own = CallContext(request_id=f"{call.request_id}-label", account=call.account)
+        own = call.nested("label")
         try:
             async with self._runner.lease(name, own) as model:
                 classifies = "classify" in model.tasks

@@ -89,7 +89,7 @@ class PrivacyCheck:
         self, texts: list[str], detector: str, call: CallContext
     ) -> dict[str, list[RecognizerResult]]:
         assert self._runner is not None
-        own = CallContext(request_id=f"{call.request_id}-privacy", account=call.account)
+        own = call.nested("privacy")
         read = [one for one in texts if one.strip()]
         found = await model_findings(self._runner, detector, read, own, None, 0.5) if read else []
         return {text: several for text, several in zip(read, found, strict=True) if several}

@@ -16,7 +16,7 @@ from headrace.errors import HeadraceError
 from headrace.grammar.compile import compile_grammar, first_lines, is_parser_error, new_state
 from headrace.grammar.constraint import Constraint
 from headrace.grammar.token_table import GrammarTokens, TokenTable
-from headrace.isolation.fork_server import Work, serve
+from headrace.isolation.fork_server import Ask, Work, serve
 from headrace.isolation.limits import resident_bytes
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def prepare(setup: bytes) -> Work:
     tokens = GrammarTokens(table)
     lengths = np.array([len(token) or _NO_TEXT for token in table.tokens], np.int32)
 
-    def compiled(payload: bytes) -> bytes:
+    def compiled(payload: bytes, ask: Ask) -> bytes:
         constraint = msgspec.msgpack.decode(payload, type=Constraint)
         before = resident_bytes()
         try:

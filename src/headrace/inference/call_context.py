@@ -13,12 +13,16 @@ from typing import TYPE_CHECKING
 from headrace.inference.accounts import Account
 from headrace.inference.events import GuardVerdict, ParameterWarning
 from headrace.telemetry.explain import EngineTrace, Stage
+from headrace.telemetry.trace_context import TraceContext, child_of, new_trace
 
 if TYPE_CHECKING:
     from headrace.engine.request import Usage
     from headrace.errors import HeadraceError
+    from headrace.sampling.params import SamplingParams
 
 
+MAX_STAGES = 64
+"""Of a call that does not ask to be explained."""
 HOPS = "x-headrace-hops"
 """The header with the servers that a request has passed, by which loops are found."""
 
@@ -27,24 +31,28 @@ HOPS = "x-headrace-hops"
 class CallContext:
     """Made once per request by the surface, passed to every handler, never fetched from ambient state.
 
-    `arrival_s` is monotonic. A `background` call yields to all others. Handlers fill in `model`, `usages`
-    (one per prompt), `first_token_s` (from arrival), `load_s` (waiting for the model),
+    `arrival_s` is monotonic, `arrived_unix_s` is not. A `background` call yields to all others. Handlers fill
+    in `model`, `usages` (one per prompt), `first_token_s` (from arrival), `load_s` (waiting for the model),
     `warnings`, `verdicts` (of guards: what replies, and a record of how a request was answered, show) and
     `reply_headers` (those that are known when the reply begins). `hops` are the servers that the request has
-    passed. `booking_id` is the request's id in the ledger, which two calls never share; clients may send the
-    `request_id` of an earlier call again. `attempts` counts those that were made for it, `spent_nano_usd`
-    is what attempts cost whose answers were not taken, and `routed` are the targets in the order in which a
-    route tries them, each with the reason of its place. With `explain` handlers add `stages`, and `traces` of
-    engines.
+    passed, `traceparent` and `tracestate` the headers that name its trace. `booking_id` is the request's id
+    in the ledger, which two calls never share; clients may send the `request_id` of an earlier call again.
+    `attempts` counts those that were made for it, `spent_nano_usd` is what attempts cost whose answers were
+    not taken, and `routed` are the targets in the order in which a route tries them, each with the reason of
+    its place. Handlers add `stages`, and `traces` of engines; of a call that asks to be explained (`explain`)
+    all of them. `params` and `finish_reasons` are those of a local model.
     """
 
     request_id: str
     account: Account
+    traceparent: str = ""
+    tracestate: str = ""
     booking_id: str = ""
     attempts: int = 0
     spent_nano_usd: int = 0
     routed: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     arrival_s: float = field(default_factory=time.monotonic)
+    arrived_unix_s: float = field(default_factory=time.time)
     background: bool = False
     model: str = ""
     load_s: float = 0.0
@@ -55,6 +63,8 @@ class CallContext:
     reply_headers: dict[str, str] = field(default_factory=dict[str, str])
     hops: tuple[str, ...] = ()
     explain: bool = False
+    params: SamplingParams | None = None
+    finish_reasons: list[str] = field(default_factory=list[str])
     stages: list[Stage] = field(default_factory=list[Stage])
     traces: list[EngineTrace] = field(default_factory=list[EngineTrace])
     ordered_elsewhere: bool = False
@@ -67,8 +77,30 @@ class CallContext:
     stops: dict[str, Callable[[int], None]] = field(default_factory=dict[str, Callable[[int], None]])
     """Of each request that is computed, by its id: computes no more of a prompt, whose last events come."""
 
+    _trace: TraceContext | None = None
+
     def __post_init__(self) -> None:
         self.booking_id = self.booking_id or self.request_id
+
+    @property
+    def trace(self) -> TraceContext:
+        """The trace that the call belongs to, read from its headers when it is first asked for."""
+        if self._trace is None:
+            self._trace = new_trace(self.traceparent, self.tracestate)
+        return self._trace
+
+    @trace.setter
+    def trace(self, trace: TraceContext) -> None:
+        self._trace = trace
+
+    def nested(self, name: str, *, background: bool = False) -> CallContext:
+        """The context of a call that is made for this one, as a part of its trace."""
+        return CallContext(
+            request_id=f"{self.request_id}-{name}",
+            account=self.account,
+            background=background,
+            _trace=child_of(self.trace),
+        )
 
     def warn(self, param: str, message: str) -> None:
         """Add a warning: the parameter was accepted and has no effect, or another one than usual."""
@@ -77,7 +109,7 @@ class CallContext:
     @contextmanager
     def stage(self, name: str, **detail: object) -> Generator[None]:
         """Times what is done within, for EXPLAIN. From any thread."""
-        if not self.explain:
+        if len(self.stages) >= MAX_STAGES and not self.explain:
             yield
             return
         start_s = time.monotonic() - self.arrival_s

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from headrace.engine.request import (
+    ChoiceFinished,
     Delta,
     EngineEvent,
     EngineRequest,
@@ -35,6 +36,8 @@ PATIENCE_TURNS = 32
 request fails when more comes after LIMIT_BYTES, of which the consumer has taken none for PATIENCE_TURNS of
 the event loop: the log probabilities of a prompt, or one step of many choices, may be larger than both. Sizes
 are estimates of what a surface writes for an event."""
+MAX_TRACES = 16
+"""Prompts and inputs of a call that are followed where it does not ask to be explained."""
 _EVENT_BYTES = 200
 _LOGPROB_BYTES = 100
 
@@ -179,7 +182,8 @@ class EngineRun:
             self.fail(last.error)
         if isinstance(last, RequestFinished):
             self._call.usages.append(last.usage)
-            if self._call.explain:
+            self._call.finish_reasons += [one.reason for one in events if isinstance(one, ChoiceFinished)]
+            if self._call.explain or len(self._call.traces) < MAX_TRACES:
                 self._trace(last, now_s)
             if last.timing.late_s:
                 self._warn_late(last.timing)

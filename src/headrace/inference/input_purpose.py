@@ -1,5 +1,5 @@
-"""What inputs of an embedder are for, in the words of Cohere, Voyage and Jina, and the prompts of models that
-stand for it."""
+"""What inputs of an embedder are for, in the words of Cohere, Voyage, Jina and Google, and the prompts of
+models that stand for it."""
 
 from __future__ import annotations
 
@@ -47,6 +47,17 @@ JINA_TASKS: Final[Mapping[str, Sequence[str]]] = {
     "text-matching": _MATCHING,
 }
 """`task` of Jina."""
+GOOGLE_TASKS: Final[Mapping[str, Sequence[str]]] = {
+    "RETRIEVAL_QUERY": _QUERY,
+    "QUESTION_ANSWERING": _QUERY,
+    "FACT_VERIFICATION": _QUERY,
+    "CODE_RETRIEVAL_QUERY": _QUERY,
+    "RETRIEVAL_DOCUMENT": _DOCUMENT,
+    "SEMANTIC_SIMILARITY": _MATCHING,
+    "CLASSIFICATION": _CLASSIFICATION,
+    "CLUSTERING": _CLUSTERING,
+}
+"""`taskType` of Google."""
 
 
 class InputPurpose(Struct, frozen=True):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Self
 from msgspec.structs import replace
 
 from headrace import __version__
+from headrace.engine.request import EngineRequest
 from headrace.engine.validation import MAX_PRIORITY
 from headrace.errors import InvalidRequest, TargetUnreachable
 from headrace.grammar.constraint import GrammarError
@@ -25,11 +26,14 @@ from headrace.inference.model_runner import check_tasks
 from headrace.inference.model_source import ModelSource, ModelThreads
 from headrace.inference.preparation import PreparedRequest, prepare_request, prompt_texts
 from headrace.inference.requests import CompletionRequest, EmbeddingRequest, InferenceRequest
+from headrace.telemetry.request_metrics import ModelMetrics
 
 if TYPE_CHECKING:
     from headrace.engine.client import LoadedModel
 
 HASHED_BYTES = 64 * 1024  # of the beginning and the end of each file of weights
+USUAL_TOKENS = 128
+"""Of an answer, for predictions, where no length is known."""
 QUICK_TOKENS = 4 * 1024
 QUICK_CHARACTERS = 4 * 1024
 """Smaller requests are prepared and submitted on the event loop: handing them to a thread takes longer."""
@@ -114,6 +118,9 @@ class LocalHandler:
     async def _answer(self, request: InferenceRequest, call: CallContext) -> AsyncGenerator[Batch]:
         """The events of one model. Degraded, before any of them, where another one is to answer."""
         asked_s = time.monotonic()
+        if request.route is not None and request.route.quality is not None and not call.routed:
+            name = request.model or "the default model"
+            call.warn("route", f"quality has no effect: {name} is one model, there is no choice")
         with call.stage("acquire model"):
             model, release = await self._models.acquire(self._name(request), request.keep_alive_s, call)
         call.load_s += time.monotonic() - asked_s
@@ -123,6 +130,7 @@ class LocalHandler:
             self._check_kind(request, model)
             with call.stage("prepare"):
                 prepared = await self._prepared(request, model, call)
+            call.params = prepared.params
             announced = _announced(request, prepared, model)
             is_sure = not may_be_refused or pace.fallback is None
             if is_sure:
@@ -146,6 +154,35 @@ class LocalHandler:
                 call.stops.pop(request.id, None)
                 self._end(run, call)
             call.when_ended(release)
+
+    async def predict(self, request: InferenceRequest, call: CallContext) -> LoadedModel:
+        """Do all but compute: the stages and traces of `call` say what would take how long. The model that
+        would answer. Where no length is asked for an answer is as long as the mean of the model's so far."""
+        with call.stage("acquire model"):
+            model, release = await self._models.acquire(self._name(request), request.keep_alive_s, call)
+        call.model = model.name
+        try:
+            self._check_kind(request, model)
+            metrics = self._models.metrics(model)
+            answers = sum(metrics.ended.values())
+            usual = round(metrics.generation_tokens / answers) if answers else USUAL_TOKENS
+
+            def asked(one: EngineRequest) -> EngineRequest:
+                room = max(1, model.context_length - len(one.prompt))
+                most = one.params.max_tokens or min(max(usual, 1), room)
+                params = replace(one.params, max_tokens=most, seed=one.params.seed or 0)
+                return replace(one, predicts=True, constraint=None, params=params)
+
+            with call.stage("prepare"):
+                prepared = await self._prepared(request, model, call)
+            requests = tuple(asked(one) for one in prepared.requests)
+            run = EngineRun(model.engine, self._event_bridge(), ModelMetrics(), call, len(requests))
+            await self._threads.run(model, lambda: run.submit(requests))
+            while await run.next():
+                pass
+        finally:
+            call.when_ended(release)
+        return model
 
     async def _started(self, prepared: PreparedRequest, model: LoadedModel, call: CallContext) -> EngineRun:
         """The run of a request. Where the schemas of tools cannot be compiled, these may have any

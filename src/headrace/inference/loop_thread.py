@@ -31,11 +31,7 @@ class LoopThread:
 
         What interrupts the wait, such as Ctrl-C, cancels the coroutine.
         """
-        with self._lock:  # what is begun here is among the tasks that `close` cancels
-            if self._is_closed:
-                work.close()
-                raise _closed()
-            future = asyncio.run_coroutine_threadsafe(work, self._running_loop())
+        future = self.submit(work)
         try:
             return future.result()
         except concurrent.futures.CancelledError:
@@ -43,6 +39,14 @@ class LoopThread:
         except BaseException:
             future.cancel()
             raise
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Begin a coroutine; cancelling the future cancels it. EngineStopped once this is closed."""
+        with self._lock:  # what is begun here is among the tasks that `close` cancels
+            if self._is_closed:
+                work.close()
+                raise _closed()
+            return asyncio.run_coroutine_threadsafe(work, self._running_loop())
 
     def close(self) -> None:
         """Cancel what runs on the loop, stop it and wait for its thread, unless this is that thread."""

@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headrace.chat.answer_span import AnswerSpan
+from headrace.chat.literal_text import literal_ids
 from headrace.chat.messages import left_out, message_texts, without_images
 from headrace.chat.prompt import ChatPrompt, prepare
 from headrace.chat.templates.chat_template import missing_template
@@ -112,6 +113,18 @@ def chat_tokens(prompt: ChatPrompt, model: LoadedModel) -> tuple[int, ...]:
     return tuple(model.tokenizer.encode(prompt.text, add_special=False))
 
 
+def literal_tokens(
+    request: ChatRequest, prompt: ChatPrompt, model: LoadedModel, call: CallContext
+) -> tuple[int, ...]:
+    """As `chat_tokens`; special tokens that messages spell are plain text."""
+    return literal_ids(
+        model.tokenizer,
+        prompt.text,
+        request.messages,
+        lambda messages: chat_prompt(replace(request, messages=messages), model, call, None).text,
+    )
+
+
 def _check_tokens(text: str, context_length: int, model: LoadedModel) -> None:
     if len(text.encode("utf-8", "replace")) <= context_length:  # a token is at least a byte
         return
@@ -131,7 +144,8 @@ def _chat(
     tokenizer, template = model.tokenizer, model.template
     assert template is not None
     with call.stage("tokenize", characters=len(prompt.text)):
-        tokens = _after(request.context, chat_tokens(prompt, model), tokenizer)
+        ids = literal_tokens(request, prompt, model, call) if request.literal else chat_tokens(prompt, model)
+        tokens = _after(request.context, ids, tokenizer)
     prediction: tuple[int, ...] = ()
     if request.prediction is not None:
         check_characters(request.prediction, model.context_length, "prediction")
@@ -239,7 +253,6 @@ def _common(request: InferenceRequest, request_id: str, call: CallContext) -> di
         "priority": request.priority,
         "deadline_s": request.deadline_s,
         "slo": request.slo,
-        "explain": call.explain,
     }
 
 

@@ -113,6 +113,7 @@ class GenerationRequest(InferenceRequest, frozen=True, kw_only=True):
 class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
     """A conversation to answer. `template_variables` go to the chat template by name.
 
+    With `literal`, special tokens that messages spell are plain text: for texts that nobody has looked at.
     `context` has tokens of earlier turns, which the rendered messages continue. `prediction` is text that the
     answer is expected to contain, which makes it faster where it does.
     """
@@ -124,6 +125,7 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
     template_variables: Mapping[str, Any] | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
+    literal: bool = False
     context: tuple[int, ...] = ()
     prediction: str | None = None
 

@@ -8,15 +8,20 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 
-from headrace.isolation.fork_server import CALL, OUT_OF_MEMORY, SETUP, SIZE, STATUS
+from headrace.isolation.fork_server import CALL, OUT_OF_MEMORY, QUESTION, SETUP, SIZE, STATUS
 from headrace.isolation.limits import ProcessLimits
 
 WAIT_S = 60.0
 """For one piece of work on a machine that is busy or was suspended: its time is counted in CPU seconds."""
+MAX_QUESTION = 1 << 26
+"""Bytes of a question of the work."""
+Answer = Callable[[bytes], bytes]
+"""Answers a question that the work has. What it raises ends the work."""
 KEPT_VARIABLES = frozenset(
     {"PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH"}
     | {"DYLD_LIBRARY_PATH", "LD_PRELOAD"}
@@ -47,15 +52,31 @@ class WorkStop:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._connection: socket.socket | None = None
+        self._action: Callable[[], object] | None = None
         self._stopped = False
 
     def stop(self) -> None:
         """End it: its call raises WorkLost."""
         with self._lock:
-            self._stopped = True
+            self._stopped, action = True, self._action
             if self._connection is not None:
                 with suppress(OSError):
                     self._connection.shutdown(socket.SHUT_RDWR)
+        if action is not None:
+            action()
+
+    @contextmanager
+    def calling(self, action: Callable[[], object]) -> Generator[None]:
+        """Within the block, which answers a question of the work, `stop` calls `action`, too."""
+        with self._lock:
+            self._action, stopped = action, self._stopped
+        if stopped:
+            action()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._action = None
 
     @contextmanager
     def holding(self, connection: socket.socket) -> Generator[None]:
@@ -93,22 +114,27 @@ class IsolatedProcess:
         niceness: int = 0,
         wait_s: float = WAIT_S,
         stop: WorkStop | None = None,
+        answer: Answer | None = None,
     ) -> bytes:
         """What the work makes of `payload`. Raises LimitExceeded, WorkFailed or WorkLost, this also where
-        nothing has come for `wait_s`, which ends the work, or `stop` has ended it."""
+        there is no output after `wait_s`, which ends the work, or `stop` has ended it. The time in which
+        `answer` answers the work's questions does not count."""
         ours, theirs = socket.socketpair()
         with ours, (stop or WorkStop()).holding(ours):
             ours.settimeout(wait_s)
             with theirs:
                 self._hand_over(theirs, CALL.pack(limits.cpu_s, limits.memory_bytes, niceness))
-            received = bytearray()
-            with suppress(OSError):  # it is gone: what came tells why; or it takes far too long
-                ours.sendall(SIZE.pack(len(payload)) + payload)
-                while _output(received) is None and (part := ours.recv(1 << 20)):
-                    received += part
-        output = _output(received)
+            received = _Received(ours, time.monotonic() + wait_s)
+            received.send(payload)
+            while (question := received.question()) is not None:
+                if answer is None:
+                    raise WorkFailed("it has a question, which this work may not have")
+                began_s = time.monotonic()
+                received.send(answer(question))
+                received.until_s += time.monotonic() - began_s
+        output = _output(received.data)
         if output is None:
-            raise _failure(received, limits)
+            raise _failure(received.data, limits)
         return output
 
     def close(self) -> None:
@@ -167,13 +193,58 @@ class _Child:
             process.wait()
 
 
+class _Received:
+    """What has come of the work. Where the connection ends, what came tells why."""
+
+    def __init__(self, connection: socket.socket, until_s: float) -> None:
+        self._connection = connection
+        self.until_s = until_s
+        self.data = bytearray()
+
+    def send(self, data: bytes) -> None:
+        with suppress(OSError):
+            self._connection.sendall(SIZE.pack(len(data)) + data)
+
+    def question(self) -> bytes | None:
+        """The next question; None where there is the output, or nothing more."""
+        while True:
+            if _output(self.data) is not None:
+                return None
+            size = _question_size(self.data)
+            if size is not None and len(self.data) >= (end := SIZE.size + size):
+                question = bytes(self.data[SIZE.size : end])
+                del self.data[:end]
+                return question
+            if not self._read():
+                return None
+
+    def _read(self) -> bool:
+        """More has come; otherwise the connection has ended, or it takes far too long."""
+        try:
+            self._connection.settimeout(max(0.001, self.until_s - time.monotonic()))
+            part = self._connection.recv(1 << 20)
+        except OSError:
+            return False
+        self.data += part
+        return bool(part)
+
+
+def _question_size(received: bytearray) -> int | None:
+    """The bytes of the question that has begun to come."""
+    if len(received) < SIZE.size or not (size := SIZE.unpack(received[: SIZE.size])[0]) & QUESTION:
+        return None
+    if (size := size ^ QUESTION) > MAX_QUESTION:
+        raise WorkFailed(f"it has a question of {size:,} bytes")
+    return size
+
+
 def _output(received: bytearray) -> bytes | None:
     """The output, if all of it has come."""
     start = SIZE.size
     if len(received) <= STATUS.size:
         return None
-    end = start + SIZE.unpack(received[:start])[0] if len(received) >= start else len(received) + 1
-    return bytes(received[start:end]) if len(received) >= end else None
+    size = SIZE.unpack(received[:start])[0] if len(received) >= start else QUESTION
+    return bytes(received[start : start + size]) if len(received) >= start + size else None
 
 
 def _failure(received: bytearray, limits: ProcessLimits) -> LimitExceeded | WorkFailed:

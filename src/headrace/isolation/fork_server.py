@@ -12,17 +12,22 @@ import signal
 import socket
 import struct
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
 
 from headrace.isolation.limits import ProcessLimits, apply
 
-Work = Callable[[bytes], bytes]
+Ask = Callable[[bytes], bytes]
+"""Of a fork: gives a question to whoever gave the work, and waits for the answer. EOFError where that gives
+none. From any thread, one question after the other."""
+Work = Callable[[bytes, Ask], bytes]
 
 SETUP = struct.Struct("<Q")  # bytes of what `prepare` gets
 CALL = struct.Struct("<dQi")  # CPU seconds, bytes of memory, niceness
 SIZE = struct.Struct("<Q")  # bytes of what follows
+QUESTION = 1 << 63  # in the size of what a fork sends: it is no output, and the fork waits for an answer
 STATUS = struct.Struct("<i")  # how the fork ended, as os.waitpid says
 OUT_OF_MEMORY = 77  # exit code
 
@@ -30,8 +35,9 @@ OUT_OF_MEMORY = 77  # exit code
 def serve(prepare: Callable[[bytes], Work]) -> NoReturn:
     """The whole of a child process: `sys.argv[1]` is its end of the socket. Ends when the other end closes.
 
-    Every call comes with a connection of its own: the work reads its input from it and writes its output,
-    and then comes how the fork ended. Where the other end of it is closed before, the fork is killed.
+    Every call comes with a connection of its own: the work reads its input from it, may ask questions over
+    it, writes its output, and then comes how the fork ended. Where the other end of it is closed before, the
+    fork is killed.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that uses this one decides
     control = socket.socket(fileno=int(sys.argv[1]))
@@ -142,10 +148,22 @@ def _run_fork(channel: socket.socket, work: Work) -> NoReturn:
         os.nice(niceness)
         payload = receive(connection, SIZE.unpack(receive(connection, SIZE.size))[0])
         apply(ProcessLimits(cpu_s, memory_bytes))
-        output = work(payload)
+        output = work(payload, asker(connection))
         connection.sendall(SIZE.pack(len(output)) + output)
         code = 0
     except MemoryError:
         code = OUT_OF_MEMORY
     finally:
         os._exit(code)
+
+
+def asker(connection: socket.socket) -> Ask:
+    """Questions over a connection."""
+    turn = threading.Lock()
+
+    def ask(question: bytes) -> bytes:
+        with turn:
+            connection.sendall(SIZE.pack(QUESTION | len(question)) + question)
+            return receive(connection, SIZE.unpack(receive(connection, SIZE.size))[0])
+
+    return ask

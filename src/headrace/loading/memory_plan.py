@@ -67,6 +67,8 @@ def plan_memory(
         step_tokens=step_tokens,
         step_rows=step_rows,
         draft_bytes=draft_bytes,
+        operations_per_token=_operations_per_token(program, wanted),
+        weight_format=most_common_format(wanted),
     )
     if plan.kv_bytes > free:
         raise _does_not_fit(plan, usable)
@@ -217,6 +219,19 @@ def shares_per_token(program: Program) -> dict[str, float]:
 def _bytes_per_token(program: Program, wanted: Sequence[WeightSpec]) -> int:
     shares = shares_per_token(program)
     return sum(int(shares.get(weight.name, 0) * predicted_bytes([weight])) for weight in wanted)
+
+
+def _operations_per_token(program: Program, wanted: Sequence[WeightSpec]) -> float:
+    shares = shares_per_token(program)
+    return sum(2.0 * weight.n * weight.k * shares.get(weight.name, 0) for weight in wanted)
+
+
+def most_common_format(wanted: Sequence[WeightSpec]) -> str:
+    """The format of most numbers of these weights; "" without any."""
+    sizes: dict[str, int] = {}
+    for weight in wanted:
+        sizes[weight.format] = sizes.get(weight.format, 0) + weight.n * weight.k
+    return max(sizes, key=sizes.__getitem__, default="")
 
 
 def _gb(nbytes: int) -> str:

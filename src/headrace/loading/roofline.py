@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from headrace.executors.machine_limits import Limits
-from headrace.loading.memory_plan import shares_per_token
+from headrace.loading.memory_plan import most_common_format, shares_per_token
 from headrace.program.program import Program
 from headrace.weights.packing.packed_weights import WeightSpec
 
@@ -55,12 +55,8 @@ def roofline(program: Program, wanted: Sequence[WeightSpec]) -> Roofline:
     work = {weight.name: 2.0 * weight.n * weight.k * shares.get(weight.name, 0) for weight in wanted}
     vocabulary = program.output.shape[1]
     inner = sum(work[weight.name] for weight in wanted if weight.n != vocabulary)
-    sizes: dict[str, int] = {}
-    for weight in wanted:
-        sizes[weight.format] = sizes.get(weight.format, 0) + weight.n * weight.k
-    most = max(sizes, key=sizes.__getitem__)
     return Roofline(
-        format=most,
+        format=most_common_format(wanted),
         operations_per_prompt_token=inner,
         operations_per_generated_token=sum(work.values()),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 
 import msgspec
@@ -42,11 +42,13 @@ class Sending:
         *,
         key: str | None,
         hops: Sequence[str],
+        trace: Mapping[str, str],
         deadline_s: float,
         warn: Warn,
     ) -> None:
         self.target, self.dialect, self.key, self.warn = target, dialect, key, warn
-        self._upstream, self._hops, self._deadline_s = upstream, hops, deadline_s
+        self._upstream, self._deadline_s = upstream, deadline_s
+        self._passed_on = {HOPS: ",".join(hops), **trace}
         self.was_sent = False
 
     async def send(self, outgoing: Outgoing, accept: str = "application/json") -> UpstreamReply:
@@ -54,7 +56,7 @@ class Sending:
         headers = {
             "content-type": "application/json",
             "accept": accept,
-            HOPS: ",".join(self._hops),
+            **self._passed_on,
             **self.dialect.headers,
             **key_headers(self.target.row, self.key),
         }

@@ -28,6 +28,7 @@ from headrace.providers.token_count import check_counts, count_tokens
 from headrace.providers.upstream import Upstream
 from headrace.providers.validation import check_output, compiled
 from headrace.sampling.params import with_defaults
+from headrace.telemetry.trace_context import trace_headers
 
 
 class RemoteHandler:
@@ -103,6 +104,7 @@ class RemoteHandler:
             *(self.target, self._dialect, self._upstream),
             key=self._provider_key(),
             hops=(*call.hops, self._server_id),
+            trace=trace_headers(call.trace, call.trace.span_id),
             deadline_s=until_s if deadline_s is None else min(until_s, deadline_s),
             warn=call.warn,
         )

@@ -263,4 +263,12 @@ MIGRATIONS: Mapping[str, Sequence[str]] = {
             is_closed INTEGER NOT NULL
         ) WITHOUT ROWID""",
     ),
+    "request_store": (
+        "ALTER TABLE request_log ADD COLUMN owner TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE request_log ADD COLUMN trace_id TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE request_log ADD COLUMN explain BLOB",
+        "ALTER TABLE request_log ADD COLUMN size_bytes INTEGER NOT NULL DEFAULT 0",
+        "CREATE INDEX request_log_by_owner ON request_log (owner)",
+        "CREATE INDEX request_log_by_id ON request_log (id)",
+    ),
 }

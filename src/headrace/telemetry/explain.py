@@ -16,9 +16,9 @@ MIN_SHOWN_S = 5e-5
 
 
 class ExplainNode(Struct, frozen=True):
-    """One part of a request. `predicted_s` is left out where nothing was predicted. What the `children` of a
-    node take follows each other, and with "other" sums to the node's time, unless its detail says
-    "concurrent"."""
+    """One part of a request. `predicted_s` is left out where nothing was predicted; `measured_s` is 0 where
+    nothing was computed. What the `children` of a node take follows each other, and with "other" sums to the
+    node's time, unless its detail says "concurrent"."""
 
     name: str
     measured_s: float
@@ -55,6 +55,21 @@ def explain(stages: Sequence[Stage], traces: Sequence[EngineTrace], total_s: flo
         start_s = min(one.submitted_s for one in traces)
         spans.append(_Span("engine", start_s, max(one.ended_s for one in traces), {}, _engine(traces)))
     return _tree("request", 0.0, total_s, {}, spans)
+
+
+def predict(
+    stages: Sequence[Stage], traces: Sequence[EngineTrace], total_s: float, detail: Mapping[str, Any]
+) -> ExplainNode:
+    """The tree of a request of which only the `stages` before the engine were done, in `total_s`: `traces`
+    have what was predicted."""
+    spans = [_Span(one.name, one.start_s, one.end_s, one.detail) for one in stages]
+    done = _tree("request", 0.0, max([total_s, *(one.end_s for one in stages)]), {}, spans)
+    parts = tuple(one for one in (done.children or ()) if one.name != "other")
+    children = _engine(traces, is_predicted=True)
+    seconds = sum(one.predicted_s or 0.0 for one in children)
+    engine = ExplainNode("engine", 0.0, seconds or UNSET, detail or UNSET, children or UNSET)
+    whole = sum(one.measured_s for one in parts) + seconds
+    return ExplainNode("request", 0.0, whole if seconds else UNSET, {"computed": False}, (*parts, engine))
 
 
 class _Span(Struct, frozen=True):
@@ -102,18 +117,28 @@ def _gap(children: list[ExplainNode], seconds: float) -> None:
         children.append(ExplainNode("other", seconds))
 
 
-def _engine(traces: Sequence[EngineTrace]) -> tuple[ExplainNode, ...]:
+def _engine(traces: Sequence[EngineTrace], *, is_predicted: bool = False) -> tuple[ExplainNode, ...]:
+    parts = _predicted_parts if is_predicted else _of_prompt
     if len(traces) == 1:
-        return tuple(_of_prompt(traces[0]))
+        return tuple(parts(traces[0]))
     return tuple(
         ExplainNode(
             f"prompt {index}",
-            one.timing.total_s,
+            0.0 if is_predicted else one.timing.total_s,
+            one.timing.total_s or UNSET if is_predicted else UNSET,
             detail={"concurrent": True, "start_s": one.submitted_s},
-            children=tuple(_of_prompt(one)),
+            children=tuple(parts(one)),
         )
         for index, one in enumerate(traces)
     )
+
+
+def _predicted_parts(trace: EngineTrace) -> list[ExplainNode]:
+    found, chunk = [ExplainNode("queue", 0.0, trace.timing.queue_s)], 0
+    for share in trace.shares:
+        chunk += share.kind != "decode"
+        found.append(replace(_of_share(share, trace.usage, chunk), measured_s=0.0))
+    return found
 
 
 def _of_prompt(trace: EngineTrace) -> list[ExplainNode]:
@@ -137,10 +162,12 @@ def _of_share(share: StepShare, usage: Usage, chunk: int) -> ExplainNode:
     detail: dict[str, Any] = {"tokens": share.tokens, "batch": round(share.rows / share.steps, 2)}
     wall_s = share.end_s - share.start_s
     if share.kind == "decode":
-        detail = {"steps": share.steps, "batch": detail["batch"], "executor_s": share.run_s}
+        detail = {"steps": share.steps, "batch": detail["batch"]}
+        if share.seconds:
+            detail["executor_s"] = share.run_s
         if share.drafted:
             detail |= {"drafted": share.drafted, "accepted": share.accepted, "propose_s": share.propose_s}
-        if wall_s - share.seconds >= MIN_SHOWN_S:
+        if share.seconds and wall_s - share.seconds >= MIN_SHOWN_S:
             detail["waited_s"] = wall_s - share.seconds
     elif share.kind == "prefill" and chunk == 1:
         detail["cached_tokens"] = usage.cached_tokens

@@ -28,6 +28,10 @@ class Histogram:
         """Number of observed values."""
         return sum(self._counts)
 
+    def counts(self) -> list[int]:
+        """Values of each bucket; the last one has those above all bounds."""
+        return list(self._counts)
+
     def observe(self, value: float) -> None:
         """Add a value."""
         self._counts[bisect_left(self.bounds, value)] += 1

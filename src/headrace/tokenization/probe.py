@@ -12,7 +12,7 @@ import tokenizers
 
 from headrace.errors import CorruptFile, UnsupportedModel
 from headrace.isolation.child import IsolatedProcess, LimitExceeded, WorkFailed
-from headrace.isolation.fork_server import Work, serve
+from headrace.isolation.fork_server import Ask, Work, serve
 from headrace.isolation.limits import ProcessLimits
 from headrace.tokenization.pipeline import (
     MAX_ADDED_TOKENS,
@@ -99,7 +99,7 @@ def prepare(setup: bytes) -> Work:
     return _tried
 
 
-def _tried(data: bytes) -> bytes:
+def _tried(data: bytes, ask: Ask) -> bytes:
     """Why a tokenizer.json is refused; empty where it is not."""
     try:
         backend = tokenizers.Tokenizer.from_str(data.decode())

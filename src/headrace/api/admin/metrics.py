@@ -36,7 +36,7 @@ async def metrics(http: HttpRequest) -> Response:
     if reply is None:
         if start_s >= rendered.fresh_until_s:
             rendered.replies.clear()
-        reply = rendered.replies[accept] = expose(service.metrics, _reports(service), accept=accept)
+        reply = rendered.replies[accept] = expose(service.metrics, model_reports(service), accept=accept)
         end_s = time.monotonic()
         rendered.fresh_until_s = end_s + (end_s - start_s) / LOOP_SHARE
     body, content_type = reply
@@ -61,7 +61,8 @@ def _rendered(http: HttpRequest) -> _Rendered:
     return rendered
 
 
-def _reports(service: Service) -> list[ModelReport]:
+def model_reports(service: Service) -> list[ModelReport]:
+    """What the figures of each served model are made of, the default model first."""
     return [
         ModelReport(
             name=entry.name,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Annotated, Any, Literal
 
@@ -17,8 +18,9 @@ from headrace.api.http.errors import json_response
 from headrace.api.http.generation import done
 from headrace.api.http.request_body import read_body
 from headrace.api.service import get_service
+from headrace.api.statements import ServedModels
 from headrace.config.datasets import read_datasets
-from headrace.data.engine import DataEngine
+from headrace.data.engine import AiWishes, DataEngine
 from headrace.data.job import Format, SqlAnswer
 from headrace.errors import InvalidRequest
 from headrace.isolation.child import WorkStop
@@ -31,6 +33,7 @@ FORMATS: dict[str, Format] = {
     "text/csv": "csv",
     ARROW: "arrow",
 }
+USAGE_HEADER = "x-headrace-ai"
 _Integer = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 _TEXTS = ("text/plain", "application/sql")
 _ERRORS = {
@@ -41,11 +44,14 @@ _ROWS = {"type": "array", "items": {"type": "object"}}
 
 
 class SqlBody(RequestBody, kw_only=True):
-    """A statement as JSON. It may also be the body itself, as text/plain."""
+    """A statement as JSON. It may also be the body itself, as text/plain. Of models it takes at most
+    `max_tokens`, for `max_ai_rows` rows of arguments."""
 
     sql: Annotated[str, Meta(min_length=1)]
     parameters: Annotated[list[str | _Integer | float | bool | None], Meta(max_length=1000)] = []  # noqa: RUF012
     max_rows: Annotated[int, Meta(ge=1, le=2**31)] | None = None
+    max_tokens: Annotated[int, Meta(ge=1, le=2**53)] | None = None
+    max_ai_rows: Annotated[int, Meta(ge=1, le=2**31)] | None = None
 
 
 class SqlColumn(Struct, frozen=True):
@@ -109,12 +115,13 @@ async def run_sql(http: HttpRequest) -> Response:
     began = time.perf_counter()
     kind = _accepted(http)
     answer = await _answer(http, FORMATS[kind])
+    headers = _headers(answer)
     if kind != SPICE:
-        return Response(answer.body, media_type=kind)
+        return Response(answer.body, media_type=kind, headers=headers)
     columns = [SqlColumn(column.name, column.type) for column in answer.columns]
     took_ms = round((time.perf_counter() - began) * 1000, 3)
     body = SqlResult(answer.rows, columns, Raw(answer.body), took_ms)
-    return Response(msgspec.json.encode(body), media_type=SPICE)
+    return Response(msgspec.json.encode(body), media_type=SPICE, headers=headers)
 
 
 @Endpoint("POST", "/v1/sql/explain", body=SqlBody, texts=_TEXTS, reply=SqlPlan, errors=_ERRORS)
@@ -157,6 +164,9 @@ async def _answer(http: HttpRequest, format: Format, *, explain: bool = False) -
     else:
         body = checked_body(SqlBody, data, call)
 
+    models = ServedModels(service.runner, call.account, asyncio.get_running_loop())
+    wishes = AiWishes(max_tokens=body.max_tokens, max_ai_rows=body.max_ai_rows)
+
     def run(engine: DataEngine, stop: WorkStop) -> SqlAnswer:
         return engine.sql(
             body.sql,
@@ -166,9 +176,21 @@ async def _answer(http: HttpRequest, format: Format, *, explain: bool = False) -
             rows=body.max_rows,
             explain=explain,
             stop=stop,
+            models=models,
+            wishes=wishes,
         )
 
-    return await done(http, service.statements.run(run))
+    answer = await done(http, service.statements.run(run))
+    for warning in answer.warnings:
+        call.warn("sql", warning)
+    return answer
+
+
+def _headers(answer: SqlAnswer) -> dict[str, str]:
+    """What models have done for the statement, in the reply's headers: its body is rows alone."""
+    if answer.usage is None:
+        return {}
+    return {USAGE_HEADER: msgspec.json.encode(answer.usage).decode()}
 
 
 def _text(data: bytes) -> str:

@@ -59,6 +59,11 @@ class RequestBody(Struct, kw_only=True, forbid_unknown_fields=True):
     unsupported_text: ClassVar[str] = "{name} is not supported yet, leave it out"
     explain: Annotated[bool, Meta(description=EXPLAIN)] | None = None
 
+    @classmethod
+    def prepared(cls, content: object) -> object:
+        """The decoded JSON as it is read: for surfaces whose fields have several names."""
+        return content
+
     def warnings(self) -> list[ParameterWarning]:
         """Warnings for values without effect; raises InvalidRequest for what contradicts itself."""
         return []
@@ -86,7 +91,7 @@ def checked_body(kind: type[Body], data: bytes, call: CallContext) -> Body:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest(f"the body is not JSON: {error}", code="invalid_json") from None
     _refuse_key_twice(data, content)
-    body, warnings = checked(kind, content)
+    body, warnings = checked(kind, kind.prepared(content))
     call.warnings += warnings
     call.explain = call.explain or bool(body.explain)
     return body

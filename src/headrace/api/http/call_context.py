@@ -18,7 +18,7 @@ class HttpCall(CallContext):
     `client` names whose shares of memory and reads the call uses: a key, or an address where there are none.
     `body_bytes` of its body count against the server's limit until the reply has begun; `body` is kept for
     the request log only. `releases` are called at its end. `status` is that of the reply, 0 where there was
-    none.
+    none; it `is_whole` unless its client left before its end, after `total_s`.
     """
 
     method: str
@@ -28,6 +28,9 @@ class HttpCall(CallContext):
     body_bytes: int = 0
     body: bytes = b""
     status: int = 0
+    is_whole: bool = True
+    total_s: float = 0.0
+    error_code: str | None = None
     refusal: str | None = None
     releases: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
 

@@ -14,6 +14,8 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 
 from headrace.api.anthropic.errors import MESSAGES_PATH, anthropic_error
+from headrace.api.google.errors import PATHS as GOOGLE_PATHS
+from headrace.api.google.errors import google_error
 from headrace.api.http.call_context import HttpCall, call_of
 from headrace.api.llama_cpp.errors import PATHS as LLAMA_PATHS
 from headrace.api.llama_cpp.errors import llama_error
@@ -125,6 +127,7 @@ OF_PATHS: Mapping[str, ErrorShape] = dict.fromkeys(TEI_PATHS, tei_error)
 SHAPES: Mapping[str, ErrorShape] = {
     "/api/": ollama_error,
     MESSAGES_PATH: anthropic_error,
+    GOOGLE_PATHS: google_error,
     **dict.fromkeys(LLAMA_PATHS, llama_error),
 }
 

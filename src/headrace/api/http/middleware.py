@@ -14,6 +14,9 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headrace.api.anthropic.errors import MESSAGES_PATH
+from headrace.api.google.errors import CLIENT_HEADERS as GOOGLE_HEADERS
+from headrace.api.google.errors import PATHS as GOOGLE_PATHS
+from headrace.api.google.errors import SHARED_PATH
 from headrace.api.http.api_keys import check_scope
 from headrace.api.http.call_context import HttpCall
 from headrace.api.http.cors import with_cors
@@ -21,17 +24,21 @@ from headrace.api.http.errors import Forbidden, Unauthorized, error_response
 from headrace.api.http.explaining import HEADER, Explaining
 from headrace.api.service import Service
 from headrace.config.settings import Settings
+from headrace.config.stderr_log import LOG_FIELDS
 from headrace.errors import HeadraceError, InvalidRequest
 from headrace.inference.accounts import Account, ReadLimits
 from headrace.inference.call_context import HOPS, CallContext, new_request_id
 from headrace.storage.database import Database
 from headrace.storage.keys import Keys
+from headrace.telemetry.trace_context import TRACEPARENT, TRACESTATE
 
 WARNINGS_HEADER = b"x-headrace-warnings"
 WARNING_BYTES = 4096  # clients read headers of at least 8 KiB
 OPEN_PATHS = frozenset({"/health", "/ready"})
+PAGE_PATH = "/page/"
 # What decides who is served what: of two such headers this server and a proxy might each believe another one.
-SINGLE_HEADERS = ("host", "origin", "authorization", "x-api-key", "content-type", "content-encoding")
+KEY_HEADERS = ("x-api-key", "x-goog-api-key")  # Anthropic's and Google's; OpenAI's is Authorization
+SINGLE_HEADERS = ("host", "origin", "authorization", *KEY_HEADERS, "content-type", "content-encoding")
 _CLIENT_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 
@@ -61,14 +68,20 @@ class ServerMiddleware:
             self._keys.configure(self._service.settings)
             self._configure(self._service.settings)
         headers = Headers(scope=scope)
+        path = scope["path"]
+        if path.startswith(SHARED_PATH) and any(name in headers for name in GOOGLE_HEADERS):
+            path = GOOGLE_PATHS + path.removeprefix("/v1/")  # which version 1 shares with OpenAI's API
+            scope = {**scope, "path": path}
         sent = headers.get("x-request-id", "")
         request_id = sent if _CLIENT_ID.fullmatch(sent) else new_request_id()
         call = HttpCall(
             request_id=request_id,
             booking_id=f"{sent}.{secrets.token_hex(8)}" if request_id == sent else request_id,
             method=scope["method"],
-            path=scope["path"],
+            path=path,
             account=self._keys.everybody,
+            traceparent=headers.get(TRACEPARENT, ""),
+            tracestate=headers.get(TRACESTATE, ""),
             hops=_hops(headers.get(HOPS, "")),
             explain=scope["method"] == "POST" and headers.get(HEADER, "").lower() in ("1", "true"),
             no_store="no-store" in headers.get("cache-control", "").lower(),
@@ -76,13 +89,17 @@ class ServerMiddleware:
         if "anthropic-version" in headers and call.path.startswith("/v1/models"):
             call.surface = MESSAGES_PATH  # this path is of two surfaces
         scope["headrace.call"] = call
+        if self._service.tracing is not None:
+            call.trace = self._service.tracing.begin(call.trace, call.path)
+        if self._settings.log_format == "json":
+            LOG_FIELDS.set({"trace_id": call.trace.trace_id, "request_id": request_id})
 
         async def send_with_headers(message: Message) -> None:
             nonlocal send
             if message["type"] == "http.response.start":
                 if call.explain:
                     send = Explaining(call, send)
-                call.status = message["status"]
+                call.status, call.is_whole = message["status"], False
                 self._release_body(call)
                 message["headers"] = [
                     *message.get("headers", ()),
@@ -93,6 +110,8 @@ class ServerMiddleware:
                     *warning_headers(call),
                 ]
             await send(message)
+            if not message.get("more_body", message["type"] != "http.response.body"):
+                call.is_whole = True
 
         try:
             await self._pass_on(call, headers, scope, receive, send_with_headers)
@@ -119,9 +138,9 @@ class ServerMiddleware:
         call: HttpCall = scope["headrace.call"]
         with ExitStack() as held:
             try:
-                if call.path not in OPEN_PATHS:
+                if not self._is_open(call):
                     await self._keys.refresh()
-                call.account = self._account(Headers(scope=scope), call.path)
+                    call.account = self._account(Headers(scope=scope))
                 check_scope(call)
                 call.client = call.account.name or _address(scope)
                 if call.method == "POST":  # what is posted makes work, everything else reads
@@ -160,12 +179,20 @@ class ServerMiddleware:
     def _is_ours(self, host: str) -> bool:
         return host in self._hosts or is_loopback(host)
 
-    def _account(self, headers: Headers, path: str) -> Account:
+    def _is_open(self, call: HttpCall) -> bool:
+        """Whether a call needs no key: signs of life, and the page, which asks for the key itself."""
+        if call.path in OPEN_PATHS:
+            return True
+        is_page = call.path == "/" or call.path.startswith(PAGE_PATH)
+        return is_page and call.method in ("GET", "HEAD") and not self._settings.disable_page
+
+    def _account(self, headers: Headers) -> Account:
         """The account of the caller's key, or where the server has no keys that of everybody."""
-        if path in OPEN_PATHS or not self._keys.required:
+        if not self._keys.required:
             return self._keys.everybody
         scheme, _, token = headers.get("authorization", "").partition(" ")
-        sent = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+        others = next((headers[name] for name in KEY_HEADERS if name in headers), "")
+        sent = token.strip() if scheme.lower() == "bearer" else others
         account = self._keys.find(sent.encode("latin-1"))
         if account is None:
             said = (

@@ -17,6 +17,8 @@ from starlette.responses import Response
 
 from headrace import __version__
 from headrace.api.anthropic.errors import ANTHROPIC_STATUSES, MESSAGES_PATH, AnthropicError
+from headrace.api.google.errors import PATHS as GOOGLE_PATHS
+from headrace.api.google.errors import GoogleError
 from headrace.api.http.body import RequestBody, completed_schema
 from headrace.api.http.endpoint import Content, Endpoint
 from headrace.api.http.errors import ErrorBody
@@ -36,6 +38,7 @@ ERRORS_OF_PATHS: Mapping[str, type[Struct]] = dict.fromkeys(TEI_PATHS, TeiError)
 ERRORS: Mapping[str, type[Struct]] = {
     "/api/": OllamaError,
     MESSAGES_PATH: AnthropicError,
+    GOOGLE_PATHS: GoogleError,
     **dict.fromkeys(LLAMA_PATHS, LlamaError),
 }
 ANY_CALL: Mapping[int, str] = {

@@ -1,4 +1,4 @@
-"""Which models there are: /api/tags, /api/show, /api/ps, /api/version, and / as a sign of life."""
+"""Which models there are: /api/tags, /api/show, /api/ps and /api/version."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 from msgspec import UNSET
 from starlette.requests import Request as HttpRequest
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import Response
 
 from headrace import __version__
 from headrace.api.http.body import Values, read_checked
@@ -52,12 +52,6 @@ class ShowBody(ModelBody):
     """The body of /api/show."""
 
     no_effect: ClassVar[Mapping[str, Values]] = {"verbose": (False,)}
-
-
-@Endpoint("GET HEAD", "/", hidden=True)
-async def alive(http: HttpRequest) -> Response:
-    """A line that says that a server is here: clients look for one before they start."""
-    return PlainTextResponse(f"Headrace {__version__} is running. /docs lists what it answers.\n")
 
 
 @Endpoint("GET HEAD", "/api/version", reply=OllamaVersion)

@@ -13,7 +13,7 @@ from headrace.engine.scheduler.scheduled_chunk import ScheduledChunk
 from headrace.engine.scheduler.sequence import Sequence, State, agreeing
 from headrace.errors import ProgramError
 from headrace.kv.pages import PAGE_TOKENS, Pages, pages_for
-from headrace.kv.prefix_tree import Match, PrefixTree
+from headrace.kv.prefix_tree import Match, MissReason, PrefixTree
 
 RESERVE_PAGES = 4
 """Pages beyond its present tokens that admission keeps back per sequence; doubled with each preemption."""
@@ -317,14 +317,7 @@ class Scheduler:
 
     def _admit(self, sequence: Sequence) -> bool:
         """Let the sequence whose turn it is run if it fits."""
-        if self._recurrent:
-            match = Match([], 0, "recurrent_state")
-        elif sequence.scores and not sequence.continues:
-            match = Match([], 0, "scored")
-        elif sequence.scores:
-            match = self._tree.match(sequence.cache_root, sequence.tokens[: sequence.scored_from + 1])
-        else:
-            match = self._tree.match(sequence.cache_root, sequence.tokens)
+        match = self._match(sequence)
         sequence.pages = match.pages
         if not self._fits(sequence):
             self._tree.release(match.pages)
@@ -348,6 +341,21 @@ class Scheduler:
         if sequence.computed < self._shareable(sequence):
             self._leaders[sequence.request_id] = sequence
         return True
+
+    def would_match(self, sequence: Sequence) -> tuple[int, MissReason | None]:
+        """How many tokens of a sequence that is not queued are in the prefix tree, and why no more are."""
+        match = self._match(sequence)
+        self._tree.release(match.pages)
+        return match.tokens_matched, match.cache_miss_reason if sequence.cache else "disabled"
+
+    def _match(self, sequence: Sequence) -> Match:
+        """Of its tokens, those in the prefix tree."""
+        if self._recurrent:
+            return Match([], 0, "recurrent_state")
+        if sequence.scores and not sequence.continues:
+            return Match([], 0, "scored")
+        known = sequence.tokens[: sequence.scored_from + 1] if sequence.scores else sequence.tokens
+        return self._tree.match(sequence.cache_root, known)
 
     def _fits(self, newcomer: Sequence) -> bool:
         """Whether what the newcomer and all running ones still need, with their reserves, is available."""

@@ -95,9 +95,7 @@ class GuardChecks:
 
     async def _judge(self, name: str, guard: GuardSettings, text: str, call: CallContext) -> Found | None:
         """Long texts are cut, with a warning."""
-        own = CallContext(
-            request_id=f"{call.request_id}-guard", account=call.account, background=call.background
-        )
+        own = call.nested("guard", background=call.background)
         if guard.kind == "topics":
             one = await self._topics.topic(name, guard, text, own)
             found = _sum(one, guard)

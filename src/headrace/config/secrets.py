@@ -1,4 +1,4 @@
-"""Secrets of datasets, by name: they are in no setting, no DSN and no message."""
+"""Secrets by name: they are in no setting, no address and no message."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def secret_of(
         missing = f"the store has no key {rest}: headrace providers add {rest}"
     else:
         # What was given may be the secret itself: it is not repeated.
-        raise UsageError(f"{where}.secret names no secret: write env:VARIABLE, file:PATH or key:NAME")
+        raise UsageError(f"{where} names no secret: write env:VARIABLE, file:PATH or key:NAME")
     if not found:
-        raise UsageError(f"{where}.secret: {missing}")
+        raise UsageError(f"{where}: {missing}")
     return found
 
 

@@ -1,0 +1,1 @@
+"""Requests that have ended, and EXPLAIN of them and of requests that are not run."""

@@ -1,0 +1,1 @@
+"""Tools: /v1/tools, /v1/mcp."""

@@ -1,0 +1,181 @@
+"""The tools that a server has of its own: SQL over its datasets, and its models."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from headrace.api.openai.chat_completions import complete_chat
+from headrace.api.openai.embeddings import embed
+from headrace.api.openai.models import model_cards
+from headrace.config.datasets import read_datasets
+from headrace.data.engine import DataEngine
+from headrace.data.job import SqlAnswer
+from headrace.errors import HeadraceError, InvalidRequest
+from headrace.grammar.sql import quoted
+from headrace.inference.call_context import CallContext
+from headrace.isolation.child import WorkStop
+from headrace.tools.tool import Arguments, Json, ToolResult, ToolSpec
+from headrace.tools.toolbox import OwnTool, Run
+from headrace.tools.visible import cut, visible
+
+if TYPE_CHECKING:
+    from headrace.api.service import Service
+
+MAX_RESULT = 2**16
+MAX_ROWS = 1000
+_TEXT: Json = {"type": "string", "minLength": 1, "maxLength": 2**17}
+_DATASET: Json = {"type": "string", "minLength": 1, "maxLength": 63}
+
+
+def own_tools(service: Service) -> tuple[OwnTool, ...]:
+    """Those that the server's settings give it."""
+    sql = _SqlTools(service)
+    models = _ModelTools(service)
+    found = [
+        _tool("models", "Names of the models that this server has.", {}, models.names, reads_only=True),
+        _tool(
+            "chat",
+            "Answer a question with a model of this server.",
+            {
+                "message": _TEXT,
+                "model": {"type": "string", "maxLength": 200},
+                "max_tokens": {"type": "integer", "minimum": 1, "maximum": 32768},
+            },
+            models.chat,
+            required=["message"],
+        ),
+        _tool(
+            "embed",
+            "Vectors of texts, by an embedding model of this server.",
+            {
+                "texts": {"type": "array", "items": _TEXT, "minItems": 1, "maxItems": 64},
+                "model": {"type": "string", "maxLength": 200},
+            },
+            models.embed,
+            required=["texts"],
+            reads_only=True,
+        ),
+    ]
+    if read_datasets(service.settings.datasets):
+        found += [
+            _tool(
+                "list_datasets", "Names of the datasets that SQL may read.", {}, sql.names, reads_only=True
+            ),
+            _tool(
+                "table_schema",
+                "Names and types of the columns of a dataset.",
+                {"dataset": _DATASET},
+                sql.schema,
+                required=["dataset"],
+                reads_only=True,
+            ),
+            _tool(
+                "sql",
+                "Run one SELECT over the datasets (DuckDB's SQL); the rows as JSON.",
+                {"sql": _TEXT, "max_rows": {"type": "integer", "minimum": 1, "maximum": MAX_ROWS}},
+                sql.rows,
+                required=["sql"],
+                reads_only=True,
+            ),
+        ]
+    return tuple(found)
+
+
+def _tool(
+    name: str,
+    description: str,
+    properties: Json,
+    run: Run,
+    *,
+    required: list[str] | None = None,
+    reads_only: bool = False,
+) -> OwnTool:
+    schema: Json = {"type": "object", "properties": properties, "additionalProperties": False}
+    if required:
+        schema["required"] = required
+    spec = ToolSpec(
+        name=name,
+        description=description,
+        parameters=schema,
+        reads_only=reads_only,
+        idempotent=True,  # none of them changes anything
+    )
+    return OwnTool(spec, run)
+
+
+def _json_result(value: object) -> ToolResult:
+    text, is_cut = cut(visible(msgspec.json.encode(value).decode()), MAX_RESULT)
+    return ToolResult(text=text + (f"\n[cut to {MAX_RESULT:,} bytes]" if is_cut else ""), cut=is_cut)
+
+
+class _SqlTools:
+    """What the key of a call may read; errors of statements are results, so that a model can correct them."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def names(self, arguments: Arguments, call: CallContext) -> ToolResult:
+        engine = await self._service.statements.engine()
+        role = engine.limits.of(call.account.name or None).role
+        return _json_result([one.name for one in engine.catalogue if engine.catalogue.visible(one, role)])
+
+    async def schema(self, arguments: Arguments, call: CallContext) -> ToolResult:
+        try:
+            answer = await self._answer(f"SELECT * FROM {quoted(arguments['dataset'])} LIMIT 0", call)
+        except InvalidRequest as error:
+            return ToolResult(text=error.message, is_error=True)
+        return _json_result([{"name": one.name, "type": one.type} for one in answer.columns])
+
+    async def rows(self, arguments: Arguments, call: CallContext) -> ToolResult:
+        try:
+            answer = await self._answer(arguments["sql"], call, arguments.get("max_rows", MAX_ROWS))
+        except InvalidRequest as error:
+            return ToolResult(text=visible(error.message), is_error=True)
+        text, is_cut = cut(visible(answer.body.decode()), MAX_RESULT)
+        note = f"\n[cut to {MAX_RESULT:,} bytes of {answer.rows:,} rows]" if is_cut else ""
+        return ToolResult(text=text + note, cut=is_cut)
+
+    async def _answer(self, sql: str, call: CallContext, rows: int | None = None) -> SqlAnswer:
+        def run(engine: DataEngine, stop: WorkStop) -> SqlAnswer:
+            key = call.account.name or None
+            return engine.sql(sql, format="json", key=key, rows=rows, stop=stop)
+
+        return await self._service.statements.run(run)
+
+
+class _ModelTools:
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def names(self, arguments: Arguments, call: CallContext) -> ToolResult:
+        return _json_result([card.id for card in model_cards(self._service).data])
+
+    async def chat(self, arguments: Arguments, call: CallContext) -> ToolResult:
+        body = {
+            "messages": [{"role": "user", "content": arguments["message"]}],
+            "model": arguments.get("model"),
+            "max_tokens": arguments.get("max_tokens", 1024),
+        }
+        reply = await self._asked(complete_chat, body, call)
+        return reply if isinstance(reply, ToolResult) else _answer_text(reply)
+
+    async def embed(self, arguments: Arguments, call: CallContext) -> ToolResult:
+        body = {"input": arguments["texts"], "model": arguments.get("model")}
+        reply = await self._asked(embed, body, call)
+        if isinstance(reply, ToolResult):
+            return reply
+        return _json_result([one["embedding"] for one in reply["data"]])
+
+    async def _asked(self, operation: Any, body: Json, call: CallContext) -> Json | ToolResult:
+        given = {key: value for key, value in body.items() if value is not None}
+        try:
+            reply = await operation(msgspec.json.encode(given), call, self._service)
+        except HeadraceError as error:
+            return ToolResult(text=error.message, is_error=True)
+        return cast("Json", msgspec.json.decode(msgspec.json.encode(reply)))
+
+
+def _answer_text(reply: Json) -> ToolResult:
+    return ToolResult(text=cut(visible(reply["choices"][0]["message"]["content"] or ""), MAX_RESULT)[0])

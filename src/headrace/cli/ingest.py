@@ -1,0 +1,93 @@
+"""`headrace ingest`: documents into an index."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from msgspec.structs import asdict
+
+from headrace.cli.fetching import fetch
+from headrace.cli.flags import takes_settings
+from headrace.cli.terminal import JsonFlag, note, print_json, progress_bar
+from headrace.config.settings import MODEL_SETTINGS, Settings
+from headrace.errors import UsageError
+from headrace.search.client import SearchClient
+from headrace.search.ingest import IngestReport, find_files
+from headrace.search.where import Value
+
+HELP = """Put documents into an index, for `headrace search` and the server's /v1/search.
+
+PATH is a file or a folder: text, Markdown and code; with headrace[search] HTML and PDF, with headrace[office]
+Word, PowerPoint and Excel. Only what has changed since is read again; documents of a folder whose file is
+gone are removed. What cannot be read is reported, and the others go on.
+
+Without --model it is embed, which ships with headrace. An index is always by one model.
+
+\b
+Examples:
+  headrace ingest docs README.md --into docs
+  headrace ingest reports --into reports --attribute year=2026 --attribute public=true
+"""
+
+
+@takes_settings("store", *MODEL_SETTINGS)
+def command(
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Files and folders.")],
+    into: Annotated[str, typer.Option("--into", help="Name of the index.", metavar="INDEX")],
+    model: Annotated[
+        str | None, typer.Option("--model", help="Model that embeds the chunks.", metavar="MODEL")
+    ] = None,
+    chunk: Annotated[
+        int | None, typer.Option("--chunk", min=16, help="Tokens of a chunk, at most [default: 256].")
+    ] = None,
+    attribute: Annotated[
+        list[str] | None,
+        typer.Option("--attribute", help="What the documents have, for --where.", metavar="NAME=VALUE"),
+    ] = None,
+    json: JsonFlag = False,
+    *,
+    settings: Settings,
+) -> None:
+    """Ingest them; see HELP."""
+    files = find_files(paths)
+    given = dict(_attribute(one) for one in attribute or ())
+    with (
+        progress_bar("ingesting", unit="documents") as progress,
+        SearchClient(settings, lambda name: fetch(name, settings)) as client,
+    ):
+        report = client.ingest(
+            files, into, model=model, chunk_tokens=chunk, attributes=given, progress=progress
+        )
+    if json:
+        print_json(asdict(report))
+    else:
+        _print(report, into)
+    for message in report.failed.values():
+        note(f"error: {message}")
+    if report.failed:
+        raise typer.Exit(1)
+
+
+def _print(report: IngestReport, into: str) -> None:
+    print(
+        f"{into}: {report.added:,} documents added, {report.changed:,} changed, {report.same:,} as they were,"
+        f" {report.removed:,} removed; {report.chunks:,} chunks made"
+    )
+    if report.skipped:
+        note(f"{report.skipped:,} files are of no kind that is read")
+
+
+def _attribute(text: str) -> tuple[str, Value]:
+    name, sign, value = text.partition("=")
+    if not name or not sign:
+        raise UsageError(f"--attribute is {text[:60]!r}: write NAME=VALUE", param="attribute")
+    if value in ("true", "false"):
+        return name, value == "true"
+    for kind in (int, float):
+        try:
+            return name, kind(value)
+        except ValueError:
+            continue
+    return name, value

@@ -1,0 +1,143 @@
+"""`headrace mcp`: servers of tools: what they offer, what of it is approved, calls, and this as a server."""
+
+from __future__ import annotations
+
+import json as json_library
+import sys
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from headrace.cli.flags import takes_settings
+from headrace.cli.terminal import JsonFlag, note, print_json, print_table
+from headrace.config.extras import extra_module
+from headrace.config.mcp import read_mcp
+from headrace.config.settings import Settings
+from headrace.config.sources import lock_file
+from headrace.errors import UsageError
+
+if TYPE_CHECKING:
+    from headrace.tools.mcp.gateway import McpGateway, ServerState
+    from headrace.tools.tool import ToolResult
+
+HELP = """Use servers of tools (MCP), and approve what they offer.
+
+\b
+  [mcp.shop]
+  command = ["uvx", "shop-mcp==1.4.2"]
+  env = { SHOP_TOKEN = "env:SHOP_TOKEN" }
+  allow = ["add", "find_*"]
+
+A tool can be used when `allow` names it and a person has approved it: `approve` starts the server, shows its
+program and its tools, or what has changed of them, and writes them to headrace.lock. `serve` serves tools on
+stdin and stdout, for clients that start it: SQL over [datasets], the models, and the approved tools.
+
+\b
+Examples:
+  headrace mcp list
+  headrace mcp approve shop
+  headrace mcp diff shop
+  headrace mcp call shop__add '{"a": 1, "b": 2}'
+  headrace mcp serve
+"""
+
+
+class McpAction(StrEnum):
+    """Subcommands."""
+
+    LIST = "list"
+    APPROVE = "approve"
+    DIFF = "diff"
+    CALL = "call"
+    SERVE = "serve"
+
+
+@takes_settings("mcp", "mcp_lock", "datasets", "sql", "store", "cache_dir", "memory", "load_on_demand")
+def command(
+    action: Annotated[McpAction, typer.Argument(metavar="ACTION", help="Subcommand.")],
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="A server, for call a tool, for serve a model.")
+    ] = None,
+    arguments: Annotated[
+        str | None, typer.Argument(metavar="JSON", help="For call: the arguments, an object.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="For approve: do not ask.")] = False,
+    json: JsonFlag = False,
+    *,
+    settings: Settings,
+) -> None:
+    """Run the subcommand; see HELP."""
+    if action is McpAction.SERVE:
+        extra_module("tools", "headrace.cli.mcp_serve", "mcp", "jsonschema_rs").run(name, settings)
+        return
+    servers = read_mcp(settings.mcp)
+    if not servers:
+        raise UsageError("there are no servers of tools: name them in [mcp.NAME] of headrace.toml")
+    module = extra_module("tools", "headrace.tools.mcp.gateway", "mcp", "jsonschema_rs")
+    gateway: McpGateway = module.McpGateway(servers, lock_file(settings))
+    try:
+        if action is McpAction.LIST:
+            _list(gateway, list(servers) if name is None else [name], json)
+        elif not name:
+            raise UsageError(f"mcp {action.value} needs a name: headrace mcp {action.value} NAME")
+        elif action is McpAction.CALL:
+            _call(gateway, name, arguments or "{}", json)
+        else:
+            _approve(gateway, name, yes=yes, only_show=action is McpAction.DIFF)
+    finally:
+        gateway.close()
+
+
+def _list(gateway: McpGateway, names: list[str], json: bool) -> None:
+    states = [gateway.checked(name) for name in names]
+    if json:
+        print_json([_fields(state) for state in states])
+        return
+    rows = [(one.name, tool.name, tool.standing, tool.reason) for one in states for tool in one.tools]
+    if rows:
+        print_table(rows, header=("SERVER", "TOOL", "STATUS", "WHY"), fit=True)
+    for state in states:
+        if state.error is not None:
+            note(f"{state.name}: {state.error}")
+            if state.said:
+                note(f"{state.name} wrote: {state.said}")
+
+
+def _fields(state: ServerState) -> dict[str, Any]:
+    tools = [{"name": one.name, "status": one.standing, "reason": one.reason} for one in state.tools]
+    return {"name": state.name, "error": state.error, "tools": tools}
+
+
+def _approve(gateway: McpGateway, name: str, *, yes: bool, only_show: bool) -> None:
+    pin, difference = gateway.difference(name)
+    if not difference:
+        print(f"{name} is as it was approved")
+        return
+    print(difference)
+    if only_show:
+        raise typer.Exit(1)
+    if not yes:
+        if not sys.stdin.isatty():
+            raise UsageError(f"approve {name} on a terminal, or with --yes after reading the above")
+        if not typer.confirm(f"approve {name} with these {len(pin.tools)} tools?"):
+            raise typer.Exit(1)
+    gateway.approve(name, pin)
+    print(f"approved {name}: {len(pin.tools)} tools")
+
+
+def _call(gateway: McpGateway, name: str, text: str, json: bool) -> None:
+    try:
+        arguments = json_library.loads(text)
+    except ValueError as error:
+        raise UsageError(f"the arguments are no JSON: {error}") from None
+    if not isinstance(arguments, dict):
+        raise UsageError("the arguments are a JSON object, such as '{\"a\": 1}'")
+    result: ToolResult = gateway.call(name, cast("dict[str, Any]", arguments))
+    if json:
+        shown = {"text": result.text, "structured": result.structured, "is_error": result.is_error}
+        print_json(shown | {"cut": result.cut, "images": [one.media_type for one in result.images]})
+    else:
+        print(result.text)
+    if result.is_error:
+        raise typer.Exit(1)

@@ -1,0 +1,137 @@
+"""Settings of servers of tools: `[mcp.NAME]`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, cast
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+
+from headrace.config.names import known_name
+from headrace.config.setting import Setting, table_of
+from headrace.config.values import OBJECT, SECONDS, SIZE, SWITCH, Values, text, texts
+from headrace.errors import UsageError
+
+MAX_SERVERS = 64
+_NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?")
+_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
+
+
+def _words(value: object) -> tuple[str, ...]:
+    given = [value] if isinstance(value, str) else value
+    words = cast("list[object]", given) if isinstance(given, list | tuple) else []
+    if not words or not all(isinstance(word, str) and "\0" not in word for word in words) or not words[0]:
+        raise ValueError("a command, or a list of it and its arguments")
+    return tuple(str(word) for word in words)
+
+
+WORDS = Values("word", _words, (tuple,))
+"""A text, or a list of texts, each as it is."""
+
+
+class McpSettings(Struct, frozen=True, kw_only=True):
+    """An entry of [mcp]: a server of tools, which is a program (`command`) or is at an address (`url`)."""
+
+    command: Annotated[
+        tuple[str, ...],
+        Setting(help="program that speaks MCP on stdin and stdout", values=WORDS, shown_default="none"),
+    ] = ()
+    args: Annotated[
+        tuple[str, ...], Setting(help="further arguments of it", values=WORDS, shown_default="none")
+    ] = ()
+    env: Annotated[
+        Mapping[str, object],
+        Setting(
+            help="variables of it, which gets no other ones; env:VARIABLE and file:PATH name secrets",
+            values=OBJECT,
+            shown_default="none",
+        ),
+    ] = {}
+    url: Annotated[
+        str | None,
+        Setting(help="address of a server over HTTP", values=text("url"), shown_default="none"),
+    ] = None
+    headers: Annotated[
+        Mapping[str, object],
+        Setting(
+            help='headers of requests to it, such as {Authorization = "env:SHOP"}: all values name secrets',
+            values=OBJECT,
+            shown_default="none",
+        ),
+    ] = {}
+    allow: Annotated[
+        tuple[str, ...],
+        Setting(help="tools that may be used, by name or pattern (find_*)", values=texts("name[,name]")),
+    ] = ()
+    keys: Annotated[
+        tuple[str, ...],
+        Setting(
+            help="names of the API keys that may use it", values=texts("name[,name]"), shown_default="all"
+        ),
+    ] = ()
+    timeout: Annotated[
+        float, Setting(help="time for a call, then the server's connection is ended", values=SECONDS)
+    ] = 30.0
+    memory: Annotated[
+        int, Setting(help="memory that the program may have", values=SIZE, shown_default="1GiB")
+    ] = 2**30
+    max_result: Annotated[
+        int, Setting(help="bytes of a result; the rest is cut", values=SIZE, shown_default="64KiB")
+    ] = 2**16
+    images: Annotated[
+        bool, Setting(help="pass images of results on", values=SWITCH, shown_default="false")
+    ] = False
+
+
+MCP_SETTINGS: Mapping[str, Setting] = table_of(McpSettings)
+
+
+def read_mcp(table: Mapping[str, object] | None) -> dict[str, McpSettings]:
+    """The entries of [mcp]; UsageError names what is unknown, no value, or contradicts itself."""
+    found = {name: _read(name, entry) for name, entry in (table or {}).items()}
+    if len(found) > MAX_SERVERS:
+        raise UsageError(f"mcp has {len(found)} servers, at most {MAX_SERVERS} may be")
+    return found
+
+
+def _read(name: str, entry: object) -> McpSettings:
+    where = f"mcp.{name}"
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"{where}: a server's name is up to 32 small letters, digits and -, which begins and ends with "
+            "none of the last"
+        )
+    if not isinstance(entry, Mapping):
+        raise UsageError(f"{where} is no table")
+    values: dict[str, Any] = {}
+    for key, value in cast("Mapping[str, object]", entry).items():
+        row = MCP_SETTINGS[known_name(key, list(MCP_SETTINGS), f"{where}: unknown {key!r}")]
+        values[key] = row.parse(value, f"{where}.{key}")
+    found = McpSettings(**values)
+    if bool(found.command) == (found.url is not None):
+        raise UsageError(f"{where} needs either command or url")
+    of_programs = [key for key in ("args", "env", "memory") if key in values]
+    if found.url is not None and of_programs:
+        raise UsageError(f"{where}.{of_programs[0]} is for programs: {where} has a url")
+    if found.url is None and found.headers:
+        raise UsageError(f"{where}.headers needs url")
+    _check_url(found.url, where)
+    for variable, value in found.env.items():
+        if not isinstance(value, str) or "=" in variable or "\0" in variable + value:
+            raise UsageError(f"{where}.env.{variable} is no variable with a text")
+    for header, value in found.headers.items():
+        if not isinstance(value, str) or not _HEADER.fullmatch(header):
+            raise UsageError(f"{where}.headers: {header!r:.100} is no header with the name of a secret")
+    return found
+
+
+def _check_url(url: str | None, where: str) -> None:
+    if url is None:
+        return
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UsageError(f"{where}.url is no address that begins with http:// or https://")
+    if parts.username is not None or parts.password is not None:  # it would be in pins and messages
+        raise UsageError(f"{where}.url has a password: name it in {where}.headers")

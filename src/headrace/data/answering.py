@@ -1,0 +1,176 @@
+"""Answers what the process of a statement asks of models: from the memo, or computed, within limits."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import time
+from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, TypeVar, cast
+
+import msgspec
+from msgspec import Struct
+
+from headrace.data.limits import AiBudget
+from headrace.data.memo import CallMemo, Keeper
+from headrace.data.model_work import Models, ModelUsage, ModelWork
+from headrace.data.operator import Arguments, RowCost, RowValue, SqlOperator, operator_of
+from headrace.data.questions import (
+    CallType,
+    Compute,
+    Declare,
+    Row,
+    Value,
+    decode_question,
+    encode_answer,
+)
+from headrace.errors import DeadlineExceeded, InvalidRequest
+from headrace.isolation.child import WorkFailed, WorkStop
+from headrace.storage.sql_memo import SqlMemo
+
+T = TypeVar("T")
+FIRST_WAVE = 16
+
+
+class _Call(Struct):
+    """A call of the statement: its operator, opened, and the values that there are."""
+
+    operator: SqlOperator
+    memo: CallMemo
+    values: dict[Arguments, Value]
+
+
+class Answering:
+    """Of one statement. All but the models' work runs in the thread that waits for the statement."""
+
+    def __init__(
+        self, models: Models, memo: SqlMemo | None, budget: AiBudget, stop: WorkStop, *, explain: bool = False
+    ) -> None:
+        self._models, self._memo, self._budget, self._stop = models, memo, budget, stop
+        self._explain = explain
+        self.usage = ModelUsage()
+        self.work: ModelWork | None = None
+        self._calls: list[_Call] = []
+
+    def answer(self, question: bytes) -> bytes:
+        """Of a question, as bytes. Raises what ends the statement."""
+        try:
+            asked = decode_question(question)
+        except (msgspec.DecodeError, RecursionError):
+            raise WorkFailed("its question is none") from None
+        if isinstance(asked, Declare):
+            if self._calls:
+                raise WorkFailed("it declares its calls twice")
+            return encode_answer(self._run(self._declared(asked)))
+        if not 0 <= asked.call < len(self._calls):
+            raise WorkFailed("it asks for a call that it has not declared")
+        if isinstance(asked, Compute):
+            return encode_answer(self._run(self._computed(self._calls[asked.call], asked)))
+        self.usage.dropped[asked.reason] += 1
+        return encode_answer([])
+
+    @property
+    def warnings(self) -> list[str]:
+        """What is to be said of the answer."""
+        usage = self.usage
+        found = list(self.work.warnings if self.work is not None else ())
+        if usage.failed:
+            cause, _ = usage.failed.most_common(1)[0]
+            found.append(
+                f"{usage.failed.total():,} values are NULL because they could not be computed: {cause}"
+            )
+        if usage.cut:
+            found.append(f"{usage.cut:,} texts ended at max_tokens: raise it to have all of them")
+        return found
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Wait for work of the models, as long as the statement may."""
+        future = self._models.submit(work)
+        began_s = time.monotonic()
+        try:
+            with self._stop.calling(future.cancel):
+                return future.result(self._budget.seconds_left)
+        except concurrent.futures.CancelledError:
+            raise WorkFailed("it was stopped") from None
+        except TimeoutError:
+            if future.done():  # the work's own
+                raise DeadlineExceeded("a model did not answer in time: send the statement again") from None
+            future.cancel()
+            raise self._budget.out_of_time() from None
+        except BaseException:
+            future.cancel()
+            raise
+        finally:
+            self._budget.spend_seconds(time.monotonic() - began_s)
+
+    async def _declared(self, asked: Declare) -> list[CallType]:
+        self.work = ModelWork(self._models, self.usage)
+        types: list[CallType] = []
+        for site in asked.calls:
+            operator = operator_of(site)
+            model = await operator.open(self.work)
+            scope = [self._models.account.cache_salt, model, *operator.identity]
+            store = self._memo if operator.keeps and model else None
+            self._calls.append(_Call(operator, CallMemo(store, scope), {}))
+            wave = FIRST_WAVE if operator.is_condition else 0
+            types.append(CallType(operator.type, operator.site.varying, wave))
+        return types
+
+    async def _computed(self, call: _Call, asked: Compute) -> list[Value]:
+        width = len(call.operator.site.varying)
+        if any(len(row) != width for row in asked.rows):
+            raise WorkFailed("its rows do not fit the call")
+        rows = _without_null(asked.rows)
+        self.usage.rows += len(rows)
+        missing = [row for row in rows if row not in call.values]
+        for row, (value, cut) in call.memo.find(missing).items():
+            call.values[row] = value
+            self.usage.cut += cut
+        missing = sorted(dict.fromkeys(row for row in missing if row not in call.values))
+        if missing:
+            await self._compute(call, missing)
+        found = cast("Mapping[Row, Value]", call.values)
+        return [found.get(row) for row in asked.rows]
+
+    async def _compute(self, call: _Call, rows: Sequence[Arguments]) -> None:
+        """Compute rows in their order, which lets those that begin alike meet."""
+        assert self.work is not None
+        costs = await self._costs(call, rows)
+        self._budget.take(call.operator.site.function, list(costs.values()))
+        self.usage.computed += len(costs)
+        rows = list(costs)
+        keeper = Keeper(call.memo)
+        try:
+            async with aclosing(call.operator.compute(self.work, rows)) as portions:
+                async for portion in portions:
+                    self._take(call, rows, portion, keeper)
+        finally:
+            await keeper.close()
+
+    async def _costs(self, call: _Call, rows: Sequence[Arguments]) -> dict[Arguments, RowCost]:
+        """Of each row that the model can read. Others raise, or have no value where the call says so."""
+        assert self.work is not None
+        try:
+            return dict(zip(rows, await call.operator.cost(self.work, rows), strict=True))
+        except InvalidRequest as error:
+            if not call.operator.site.failed_is_null:
+                raise
+            if len(rows) == 1:
+                self.usage.failed[error.message] += 1
+                call.values[rows[0]] = None
+                return {}
+        middle = len(rows) // 2
+        return await self._costs(call, rows[:middle]) | await self._costs(call, rows[middle:])
+
+    def _take(
+        self, call: _Call, rows: Sequence[Arguments], portion: Sequence[RowValue], keeper: Keeper
+    ) -> None:
+        for one in portion:
+            call.values[rows[one.index]] = one.value
+            self.usage.cut += one.cut
+        keeper.add([(rows[one.index], one) for one in portion])
+
+
+def _without_null(rows: Sequence[Row]) -> list[Arguments]:
+    """The rows whose value is not NULL anyway."""
+    return [tuple(text for text in row if text is not None) for row in rows if None not in row]

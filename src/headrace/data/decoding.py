@@ -1,0 +1,179 @@
+"""Requests to decoders for operators: conversations whose texts are plain, generated or scored."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from headrace.chat.messages import Message
+from headrace.data.model_work import ModelWork, in_order_of_arrival, model_identity
+from headrace.data.operator import Arguments, CheckedCall, RowCost, RowValue
+from headrace.data.questions import Value
+from headrace.errors import ContextLengthExceeded, EngineStopped, HeadraceError, InvalidRequest, ModelNotFound
+from headrace.grammar.constraint import Constraint
+from headrace.inference.call_context import CallContext
+from headrace.inference.handler import open_stream
+from headrace.inference.keywords import new_id
+from headrace.inference.preparation import chat_prompt, literal_tokens
+from headrace.inference.requests import ChatRequest, ScoringRequest
+from headrace.inference.result import PromptResult, collect
+
+if TYPE_CHECKING:
+    from headrace.engine.client import LoadedModel
+
+AT_A_TIME = 64
+"""Requests, where the model does not say how many sequences it computes."""
+SCORED_AT_A_TIME = 64
+CHARACTERS_PER_TOKEN = 4
+"""Of a remote model, whose tokenizer is not known: an estimate."""
+Read = Callable[[str], Value]
+Ids = tuple[int, ...]
+
+
+class Decoding(Struct, frozen=True, kw_only=True):
+    """How rows become conversations. `prompt` makes the text of one, `read` a value of the answer."""
+
+    prompt: Callable[[Arguments], str]
+    sampling: Mapping[str, Any]
+    constraint: Constraint | None = None
+    read: Read = str.strip
+    system: str | None = None
+
+    def request(self, row: Arguments, model: str | None) -> ChatRequest:
+        """The request of a row."""
+        before = () if self.system is None else (Message("system", self.system),)
+        return ChatRequest(
+            id=new_id(),
+            model=model,
+            messages=(*before, Message("user", self.prompt(row))),
+            sampling=self.sampling,
+            constraint=self.constraint,
+            literal=True,
+            cache="off",
+        )
+
+
+class Decoder:
+    """The decoder of an operator, once it is open."""
+
+    def __init__(self, site: CheckedCall, name: str | None) -> None:
+        self._site, self.name = site, name
+        self._at_a_time, self._context = AT_A_TIME, 0
+        self.is_local = True
+
+    async def open(self, work: ModelWork) -> str:
+        """What names the model's weights; "" of a remote one."""
+        call = work.call()
+        try:
+            async with work.runner.lease(self.name, call, "generate") as model:
+                self.name, self._context = model.name, model.context_length
+                self._at_a_time = 2 * model.engine.limits.max_num_seqs
+                return model_identity(model)
+        except ModelNotFound:
+            if self.name is None:
+                raise
+            self.is_local = False  # the handler knows remote models, or says that there is none
+            return ""
+
+    async def cost(self, work: ModelWork, rows: Sequence[Arguments], decoding: Decoding) -> list[RowCost]:
+        """Tokens of each row."""
+        most = int(decoding.sampling.get("max_tokens", 0))
+        if not self.is_local:
+            return [RowCost(len(decoding.prompt(row)) // CHARACTERS_PER_TOKEN, most) for row in rows]
+        requests = [decoding.request(row, self.name) for row in rows]
+        counts = [len(ids) for ids in await self._ids(work, requests)]
+        longest = max(counts, default=0)
+        if longest + most > self._context:
+            raise ContextLengthExceeded(
+                f"a prompt has {longest:,} tokens and max_tokens is {most:,}, the limit of {self.name} is"
+                f" {self._context:,}: shorten it, or lower max_tokens",
+                param="sql",
+            )
+        return [RowCost(count, most) for count in counts]
+
+    async def _ids(self, work: ModelWork, requests: Sequence[ChatRequest]) -> list[Ids]:
+        call = work.call()
+        async with work.runner.lease(self.name, call, "generate") as model:
+            return await work.runner.in_thread(model, lambda: [_ids(one, model, call) for one in requests])
+
+    async def generate(
+        self, work: ModelWork, rows: Sequence[Arguments], decoding: Decoding
+    ) -> AsyncGenerator[Sequence[RowValue]]:
+        """The answer of each row."""
+
+        async def one(place: int) -> RowValue:
+            request = decoding.request(rows[place], self.name)
+            try:
+                found = await work.asked(lambda call: _answered(work, request, call))
+                choice = found.choices[0]
+                cut = choice.ended.text_reason == "length"
+                return RowValue(place, decoding.read(choice.output.content), cut)
+            except InvalidRequest as error:
+                return self.failed(work, place, error)
+
+        async with aclosing(in_order_of_arrival(one, range(len(rows)), self._at_a_time)) as found:
+            async for value in found:
+                yield [value]
+
+    async def score(
+        self,
+        work: ModelWork,
+        rows: Sequence[Arguments],
+        decoding: Decoding,
+        answers: Sequence[str],
+    ) -> AsyncGenerator[tuple[range, NDArray[np.float64]]]:
+        """Of portions of the rows the natural-log probabilities of each of some answers, [rows, answers]."""
+        call = work.call()
+        async with work.runner.lease(self.name, call, "generate") as model:
+            written = [
+                tuple(model.tokenizer.encode(one, add_special=False, parse_special=False)) for one in answers
+            ]
+        if len(set(written)) < len(written) or not all(written):
+            raise self._site.refused(f"{self.name} does not tell the labels apart: write them otherwise")
+        portions = [
+            range(start, min(start + SCORED_AT_A_TIME, len(rows)))
+            for start in range(0, len(rows), SCORED_AT_A_TIME)
+        ]
+
+        async def portion(places: range) -> tuple[range, NDArray[np.float64]]:
+            ids = await self._ids(work, [decoding.request(rows[place], self.name) for place in places])
+            scored = partial(_scored, work, self.name, ids, written)
+            return places, await work.asked(scored)
+
+        async with aclosing(in_order_of_arrival(portion, portions, 4)) as found:
+            async for one in found:
+                yield one
+
+    def failed(self, work: ModelWork, place: int, error: HeadraceError) -> RowValue:
+        """NULL where the call says so; raises otherwise."""
+        if not self._site.failed_is_null:
+            raise error
+        work.usage.failed[error.message[:200]] += 1
+        return RowValue(place, None)
+
+
+def _ids(request: ChatRequest, model: LoadedModel, call: CallContext) -> Ids:
+    return literal_tokens(request, chat_prompt(request, model, call, None), model, call)
+
+
+async def _answered(work: ModelWork, request: ChatRequest, call: CallContext) -> PromptResult:
+    result = await collect(await open_stream(work.runner.handler, request, call))
+    return result.prompts[0]
+
+
+async def _scored(
+    work: ModelWork, name: str | None, prompts: Sequence[Ids], continuations: Sequence[Ids], call: CallContext
+) -> NDArray[np.float64]:
+    request = ScoringRequest(
+        id=new_id(), model=name, prompts=tuple(prompts), continuations=tuple(continuations)
+    )
+    result = await collect(await open_stream(work.runner.handler, request, call))
+    if not all(one.continuations for one in result.prompts):
+        raise EngineStopped("the request was cancelled before its prompt was scored")
+    return np.array([one.continuations for one in result.prompts], np.float64)

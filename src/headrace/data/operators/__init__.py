@@ -1,0 +1,1 @@
+"""Functions of SQL that models answer, one file each: arguments, requests, values."""

@@ -1,0 +1,58 @@
+"""`ai_filter(question, col…)`: whether a model finds yes likelier than no."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+
+from headrace.data.decoding import Decoder, Decoding
+from headrace.data.model_work import ModelWork
+from headrace.data.operator import Arguments, CheckedCall, RowCost, RowValue, SqlOperator
+from headrace.data.questions import Value
+
+ANSWERS = ("yes", "no")
+
+
+class AiFilter(SqlOperator):
+    """`WHERE ai_filter('Is this about money?', body)`. Nothing is generated: both answers are scored."""
+
+    type = "BOOLEAN"
+    is_condition = True
+
+    def __init__(self, site: CheckedCall) -> None:
+        super().__init__(site)
+        site.check_options(())
+        site.check_count(1, None, f"{site.operator}(question, column…)")
+        self._decoding = Decoding(prompt=lambda row: _question(site.texts(row)), sampling={})
+        self._decoder = Decoder(site, self.model)
+
+    async def open(self, work: ModelWork) -> str:
+        """See `SqlOperator.open`."""
+        found = await self._decoder.open(work)
+        if not self._decoder.is_local:
+            raise self.site.refused(f"{self.model} is a remote model, which tells no probabilities")
+        return found
+
+    async def cost(self, work: ModelWork, rows: Sequence[Arguments]) -> list[RowCost]:
+        """See `SqlOperator.cost`."""
+        return await self._decoder.cost(work, rows, self._decoding)
+
+    async def compute(self, work: ModelWork, rows: Sequence[Arguments]) -> AsyncGenerator[Sequence[RowValue]]:
+        """See `SqlOperator.compute`."""
+        async for places, scores in self._decoder.score(work, rows, self._decoding, ANSWERS):
+            yield [
+                RowValue(place, self.value(float(yes - no)))
+                for place, (yes, no) in zip(places, scores, strict=True)
+            ]
+
+    def value(self, margin: float) -> Value:
+        """The value by how much likelier yes is, as a difference of natural logarithms."""
+        return margin > 0
+
+
+def _question(texts: Sequence[str]) -> str:
+    question, *rest = texts
+    asked = f"{question}\nAnswer yes or no."
+    return "\n\n".join((asked, *rest))
+
+
+OPERATOR = AiFilter

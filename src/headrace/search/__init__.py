@@ -1,0 +1,1 @@
+"""Search: indexes with words and vectors of texts, readers of documents, hybrid queries, citations."""

@@ -1,0 +1,179 @@
+"""What an index is: documents in chunks, each with words and a vector; hybrid queries; generations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, Protocol
+
+from msgspec import Struct
+
+from headrace.errors import HeadraceError, InvalidRequest, StoreBusy
+from headrace.ops.value import Array
+from headrace.search.where import Condition, Value
+
+Mode = Literal["hybrid", "vector", "text"]
+Attributes = Mapping[str, Value]
+RRF = 60
+"""The constant of reciprocal rank fusion (Cormack et al. 2009): a part adds weight / (RRF + rank)."""
+MAX_LIMIT = 1000
+MAX_ATTRIBUTES = 64
+MAX_ATTRIBUTE_TEXT = 4096
+MAX_KEY = 1024
+
+
+class IndexMissing(HeadraceError):
+    """A search names something that has no index."""
+
+    remedy = "Make the index that the message names, with the command that it says."
+    status = 404
+    code = "index_missing"
+    kind = "invalid_request_error"
+
+
+class IndexDamaged(HeadraceError):
+    """Files of an index contradict each other."""
+
+    remedy = "Delete the folder that the message names, and ingest again."
+    code = "index_damaged"
+
+
+class IndexBusy(StoreBusy):
+    """Another program, or another request, writes to the index."""
+
+    remedy = "Wait until it has ended; an index has one writer at a time."
+    code = "index_busy"
+
+
+class TextSpan(Struct, frozen=True):
+    """Characters [start, end) of a document."""
+
+    start: int
+    end: int
+
+
+class IndexRow(Struct, frozen=True, kw_only=True):
+    """A document: its `key`, by which it replaces an earlier one, a `digest` of what it was made from, and
+    its chunks with their unit vectors [chunks, size] (None: an index of words alone)."""
+
+    key: str
+    digest: bytes
+    title: str = ""
+    attributes: Attributes = {}
+    spans: tuple[TextSpan, ...] = ()
+    texts: tuple[str, ...] = ()
+    vectors: Array | None = None
+
+
+class SearchHit(Struct, frozen=True, kw_only=True):
+    """A chunk that was found, and why.
+
+    `position` is its number in the document, from 0. Ranks are from 1, None where that part has not found it.
+    `score` is what hits are ordered by: of the fusion, or of the reranker where there is one.
+    """
+
+    key: str
+    title: str
+    attributes: Attributes
+    text: str
+    span: TextSpan
+    position: int
+    score: float
+    bm25_rank: int | None = None
+    bm25_score: float | None = None
+    vector_rank: int | None = None
+    vector_score: float | None = None
+    rerank_score: float | None = None
+
+
+class IndexQuery(Struct, frozen=True, kw_only=True):
+    """What is looked for: `text` by its words, `vector` (of length 1) by direction; each of `keywords` must
+    be in a hit; `weights` are those of words and vectors in the fusion."""
+
+    text: str = ""
+    vector: Array | None = None
+    keywords: tuple[str, ...] = ()
+    where: Condition | None = None
+    limit: int = 10
+    weights: tuple[float, float] = (1.0, 1.0)
+
+
+class Found(Struct, frozen=True):
+    """The hits of a query, best first, and the generation of the index that they are from."""
+
+    hits: tuple[SearchHit, ...]
+    generation: int
+
+
+class IndexVersion(Struct, frozen=True, kw_only=True):
+    """What an index holds. `generation` grows with every change; `dead` are rows of vectors that are not
+    used any more, `bytes` the size on the disk."""
+
+    generation: int
+    documents: int
+    chunks: int
+    dead: int
+    bytes: int
+
+
+class IndexMeta(Struct, frozen=True, kw_only=True):
+    """How an index was made: by which model, and tokens of a chunk. `owner` is whose it is, "" for all."""
+
+    model: str | None
+    chunk_tokens: int
+    owner: str = ""
+    details: Mapping[str, object] = {}
+
+
+class Index(Protocol):
+    """An index. All methods may be called from any thread; those that write raise IndexBusy while another
+    writes."""
+
+    def upsert(self, rows: Sequence[IndexRow]) -> int:
+        """Add documents, or replace those with their keys, all at once; returns the new generation."""
+        ...
+
+    def delete(self, keys: Sequence[str]) -> int:
+        """Remove documents by their keys; returns how many were there."""
+        ...
+
+    def query(self, query: IndexQuery) -> Found:
+        """The best chunks."""
+        ...
+
+    def version(self) -> IndexVersion:
+        """Its present size and generation."""
+        ...
+
+    def maintain(self, *, force: bool = False) -> bool:
+        """Free what is not used any more, where that is worth it or with `force`; whether it did."""
+        ...
+
+
+def fuse(ranked: Sequence[Sequence[int]], weights: Sequence[float]) -> dict[int, float]:
+    """Of ids in several orders, best first, the fused score of each id."""
+    scores: dict[int, float] = {}
+    for ids, weight in zip(ranked, weights, strict=True):
+        for rank, found in enumerate(ids, 1):
+            scores[found] = scores.get(found, 0.0) + weight / (RRF + rank)
+    return scores
+
+
+def check_limit(limit: int) -> None:
+    """InvalidRequest unless it is from 1 to MAX_LIMIT."""
+    if not 1 <= limit <= MAX_LIMIT:
+        raise InvalidRequest(f"limit is {limit:,}, it must be 1 to {MAX_LIMIT:,}", param="limit")
+
+
+def check_row(row: IndexRow) -> None:
+    """InvalidRequest for keys and attributes that are too long."""
+    if not 1 <= len(row.key) <= MAX_KEY:
+        raise InvalidRequest(
+            f"a key has {len(row.key):,} characters, it must have 1 to {MAX_KEY:,}", param="key"
+        )
+    long = [name for name, value in row.attributes.items() if len(str(value)) > MAX_ATTRIBUTE_TEXT]
+    if long or len(row.attributes) > MAX_ATTRIBUTES:
+        raise InvalidRequest(
+            f"the attributes of {row.key[:80]!r} are too many or too long: at most {MAX_ATTRIBUTES} of"
+            f" {MAX_ATTRIBUTE_TEXT:,} characters",
+            param="attributes",
+        )

@@ -1,0 +1,110 @@
+"""Searches over indexes: hybrid by default, with an optional reranker for the best hits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from headrace.errors import InvalidRequest
+from headrace.inference.call_context import CallContext
+from headrace.inference.model_runner import ModelRunner
+from headrace.inference.requests import TextPair
+from headrace.ops.value import Array
+from headrace.search.embedding import IndexModel
+from headrace.search.index import IndexQuery, Mode, SearchHit, check_limit
+from headrace.search.local_index import LocalIndex
+from headrace.search.where import Condition
+from headrace.tasks.rerank import PairOptions, score_pairs
+
+RERANKED = 50
+"""Hits that a reranker reads."""
+MAX_TEXT = 32_768
+MAX_KEYWORDS = 16
+MAX_INDEXES = 16
+
+
+class SearchRequest(Struct, frozen=True, kw_only=True):
+    """A question to indexes. `rerank` is the model that reads the best RERANKED hits with it."""
+
+    text: str
+    limit: int = 10
+    mode: Mode = "hybrid"
+    where: Condition | None = None
+    keywords: tuple[str, ...] = ()
+    rerank: str | None = None
+    weights: tuple[float, float] = (1.0, 1.0)
+
+
+class NamedHit(Struct, frozen=True):
+    """A hit, the name of its index, and the generation that it is from."""
+
+    index: str
+    generation: int
+    hit: SearchHit
+
+
+async def search(
+    indexes: Sequence[LocalIndex], request: SearchRequest, runner: ModelRunner, call: CallContext
+) -> list[NamedHit]:
+    """The best hits of all indexes together, at most `limit`. Raises InvalidRequest, and what the models
+    raise."""
+    _check(indexes, request)
+    depth = request.limit if request.rerank is None else max(request.limit, RERANKED)
+    vectors: dict[str, Array] = {}
+    found: list[NamedHit] = []
+    for index in indexes:
+        model = (await asyncio.to_thread(index.meta)).model
+        if model is not None and request.mode != "text" and model not in vectors:
+            made = await IndexModel(runner, model).vectors([request.text], call, "query", ["the query"])
+            vectors[model] = made[0]
+        query = IndexQuery(
+            text="" if request.mode == "vector" else request.text,
+            vector=None if model is None else vectors.get(model),
+            keywords=request.keywords,
+            where=request.where,
+            limit=depth,
+            weights=request.weights,
+        )
+        got = await asyncio.to_thread(index.query, query)
+        found += [NamedHit(index.folder.name, got.generation, hit) for hit in got.hits]
+    found.sort(key=lambda one: (-one.hit.score, one.index, one.hit.key, one.hit.position))
+    if request.rerank is not None:
+        found = await _reranked(found[:depth], request.text, request.rerank, runner, call)
+    return found[: request.limit]
+
+
+def _check(indexes: Sequence[LocalIndex], request: SearchRequest) -> None:
+    check_limit(request.limit)
+    if not request.text.strip():
+        raise InvalidRequest("the text of the search is empty: say what is looked for", param="text")
+    if len(request.text) > MAX_TEXT:
+        raise InvalidRequest(
+            f"the text has {len(request.text):,} characters, at most {MAX_TEXT:,} are searched for",
+            param="text",
+        )
+    if len(request.keywords) > MAX_KEYWORDS:
+        raise InvalidRequest(f"at most {MAX_KEYWORDS} keywords are searched for", param="keywords")
+    if not 1 <= len(indexes) <= MAX_INDEXES:
+        raise InvalidRequest(
+            f"{len(indexes):,} indexes are to be searched, it must be 1 to {MAX_INDEXES}", param="datasets"
+        )
+
+
+async def _reranked(
+    hits: Sequence[NamedHit], text: str, model: str, runner: ModelRunner, call: CallContext
+) -> list[NamedHit]:
+    """The first RERANKED hits in the reranker's order, then the others."""
+    best, rest = hits[:RERANKED], hits[RERANKED:]
+    if not best:
+        return []
+    pairs = [TextPair(text, one.hit.text) for one in best]
+    scores = await score_pairs(runner, model, pairs, call, PairOptions(truncate=True))
+    scored = [
+        replace(one, hit=replace(one.hit, score=score, rerank_score=score))
+        for one, score in zip(best, scores, strict=True)
+    ]
+    scored.sort(key=lambda one: (-one.hit.score, one.index, one.hit.key, one.hit.position))
+    return [*scored, *rest]

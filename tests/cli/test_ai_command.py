@@ -1,0 +1,32 @@
+"""`headrace sql` with functions that models answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from invocation import Outcome
+
+pytest.importorskip("duckdb", reason="needs headrace[data]")
+
+
+def test_the_shipped_model_answers(inside: Callable[..., Outcome], tmp_path: Path) -> None:
+    (tmp_path / "mails.csv").write_text("id,body\n1,list all files\n2,list all files\n")
+    (tmp_path / "headrace.toml").write_text('[datasets.mails]\nfrom = "file:mails.csv"\n')
+    sql = "SELECT id, ai('Answer:', body, max_tokens := 1) AS a FROM mails ORDER BY id"
+    done = inside("sql", "-c", sql, "--format", "json")
+    assert done.code == 0, done.stderr
+    first, second = json.loads(done.stdout)
+    assert first["a"] == second["a"] != ""
+    assert "loading the default model" in done.stderr
+    assert "computed 1 of 1 different rows" in done.stderr
+    assert "1 texts ended at max_tokens" in done.stderr
+    again = inside("sql", "-c", sql, "--format", "json")
+    assert again.stdout == done.stdout
+    assert "computed 0 of 1 different rows" in again.stderr
+    refused = inside("sql", "-c", sql.replace("Answer", "Say"), "--max-tokens", "3")
+    assert refused.code != 0
+    assert "max_tokens allows 3" in refused.stderr
+    assert "computed" not in refused.stderr

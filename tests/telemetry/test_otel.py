@@ -1,0 +1,238 @@
+"""OpenTelemetry against real receivers of OTLP, over HTTP and gRPC, and against one that is not there."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("opentelemetry.sdk", reason="the extra otel is not installed")
+pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="the extra otel is not installed")
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "api"))
+from fake import FakeModel
+from in_process import Running, running_server
+
+from headrace.loading.loader import load_model
+from headrace.loading.options import EngineOptions
+
+CHAT = "/v1/chat/completions"
+SECRET = "a word that nobody may read"
+BODY: dict[str, Any] = {
+    "messages": [{"role": "user", "content": SECRET}],
+    "max_tokens": 6,
+    "temperature": 0.5,
+}
+TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+HEADERS = {"traceparent": f"00-{TRACE}-{PARENT}-01", "tracestate": "vendor=1", "x-request-id": "mine"}
+
+
+class Receiver:
+    """What was received: spans, metrics by name, and the bytes."""
+
+    def __init__(self) -> None:
+        self.spans: list[Any] = []
+        self.metrics: dict[str, Any] = {}
+        self.resources: list[Any] = []
+        self.bytes = b""
+        self.exemplars: set[str] = set()  # ids of traces; they come once
+        self.requests = 0
+
+    def take_spans(self, request: Any) -> None:
+        self.bytes += request.SerializeToString()
+        for resource in request.resource_spans:
+            self.resources.append(resource.resource)
+            self.spans += [span for scope in resource.scope_spans for span in scope.spans]
+
+    def take_metrics(self, request: Any) -> None:
+        self.bytes += request.SerializeToString()
+        for resource in request.resource_metrics:
+            for scope in resource.scope_metrics:
+                self.metrics |= {metric.name: metric for metric in scope.metrics}
+                points = [point for one in scope.metrics for point in one.histogram.data_points]
+                self.exemplars |= {one.trace_id.hex() for point in points for one in point.exemplars}
+
+
+@contextmanager
+def http_receiver(status: int = 200) -> Iterator[tuple[str, Receiver]]:
+    received = Receiver()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            data = self.rfile.read(int(self.headers["content-length"]))
+            received.requests += 1
+            if status == 200 and self.path == "/v1/traces":
+                received.take_spans(ExportTraceServiceRequest.FromString(data))
+            elif status == 200 and self.path == "/v1/metrics":
+                received.take_metrics(ExportMetricsServiceRequest.FromString(data))
+            self.send_response(status)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}", received
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Sets variables, with short intervals."""
+
+    def put(**variables: str) -> None:
+        times = {"OTEL_BSP_SCHEDULE_DELAY": "50", "OTEL_METRIC_EXPORT_INTERVAL": "200"}
+        for name, value in (times | variables).items():
+            monkeypatch.setenv(name, value)
+
+    return put
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[Any]:
+    loaded = load_model("mini", EngineOptions(max_num_seqs=4))
+    yield loaded
+    loaded.close()
+
+
+def attributes(one: Any) -> dict[str, Any]:
+    return {it.key: getattr(it.value, it.value.WhichOneof("value")) for it in one.attributes}
+
+
+def check_trace(received: Receiver) -> dict[str, Any]:
+    """One trace of the caller's, whose parts lie within the call; spans by name."""
+    spans = {span.name: span for span in received.spans}
+    assert {span.trace_id.hex() for span in received.spans} == {TRACE}
+    root = spans["chat mini"]
+    assert root.parent_span_id.hex() == PARENT and root.trace_state == "vendor=1"
+    ids = {span.span_id for span in received.spans}
+    for span in received.spans:
+        assert span is root or span.parent_span_id in ids
+        assert root.start_time_unix_nano <= span.start_time_unix_nano <= span.end_time_unix_nano
+        assert span.end_time_unix_nano <= root.end_time_unix_nano + 5_000_000
+    assert {"prepare", "template", "tokenize", "engine", "queue", "prefill 1", "decode"} <= spans.keys()
+    assert spans["template"].parent_span_id == spans["prepare"].span_id
+    assert spans["decode"].parent_span_id == spans["engine"].span_id
+    return spans
+
+
+def test_spans_and_metrics_over_http(model: Any, quick: Callable[..., None]) -> None:
+    with http_receiver() as (url, received):
+        quick(OTEL_EXPORTER_OTLP_ENDPOINT=url, OTEL_RESOURCE_ATTRIBUTES="deployment.environment.name=test")
+        with running_server(model) as server:
+            assert server.http().post(CHAT, json=BODY, headers=HEADERS).status_code == 200
+            server.http().get("/v1/models")
+        spans = check_trace(received)
+    said = attributes(spans["chat mini"])
+    assert said["gen_ai.operation.name"] == "chat" and said["gen_ai.provider.name"] == "headrace"
+    assert said["gen_ai.request.model"] == "mini" and said["gen_ai.request.temperature"] == 0.5
+    assert said["gen_ai.request.max_tokens"] == 6 and said["gen_ai.usage.output_tokens"] > 0
+    assert said["gen_ai.usage.input_tokens"] > 0 and said["http.response.status_code"] == 200
+    assert said["headrace.explain.path"] == "/v1/requests/mine/explain"
+    assert attributes(spans["decode"])["headrace.steps"] >= 1
+    names = {f"gen_ai.server.{name}" for name in ("request.duration", "time_to_first_token")}
+    assert names | {"gen_ai.client.token.usage"} <= received.metrics.keys()
+    [point] = received.metrics["gen_ai.server.request.duration"].histogram.data_points
+    assert point.count == 1 and list(point.explicit_bounds)[:2] == [0.01, 0.02]
+    assert received.exemplars == {TRACE}
+    resource = attributes(received.resources[0])
+    assert resource["service.name"] == "headrace" and resource["deployment.environment.name"] == "test"
+    assert SECRET.encode() not in received.bytes
+
+
+def test_spans_over_grpc(model: Any, quick: Callable[..., None]) -> None:
+    grpc = pytest.importorskip("grpc", reason="the extra otel is not installed")
+    from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc as service
+
+    received = Receiver()
+
+    class Traces(service.TraceServiceServicer):
+        def Export(self, request: Any, context: Any) -> Any:
+            received.take_spans(request)
+            return ExportTraceServiceResponse()
+
+    server = grpc.server(ThreadPoolExecutor(2))
+    service.add_TraceServiceServicer_to_server(Traces(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        quick(
+            OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{port}",
+            OTEL_EXPORTER_OTLP_PROTOCOL="grpc",
+            OTEL_METRICS_EXPORTER="none",
+        )
+        with running_server(model) as running:
+            assert running.http().post(CHAT, json=BODY, headers=HEADERS).status_code == 200
+        check_trace(received)
+    finally:
+        server.stop(None).wait()
+
+
+@pytest.mark.parametrize("kind", ["refuses", "fails"])
+def test_a_collector_that_does_not_take_them_touches_no_request(
+    quick: Callable[..., None], caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    with http_receiver(status=400) as (url, _):
+        endpoint = url if kind == "fails" else "http://127.0.0.1:9"
+        quick(
+            OTEL_EXPORTER_OTLP_ENDPOINT=endpoint, OTEL_EXPORTER_OTLP_TIMEOUT="1", OTEL_METRICS_EXPORTER="none"
+        )
+        with running_server(FakeModel()) as server:
+            http = server.http()
+            for _ in range(20):
+                assert http.post(CHAT, json=BODY).status_code == 200
+            wait_until(lambda: "does not take" in caplog.text)
+            for _ in range(20):
+                assert http.post(CHAT, json=BODY).status_code == 200
+    said = [one for one in caplog.records if one.name.startswith(("headrace.telemetry", "opentelemetry"))]
+    assert [one.levelname for one in said] == ["WARNING"]
+
+
+def wait_until(done: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + 20
+    while not done():
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
+
+
+def test_what_is_not_sampled_is_not_sent(quick: Callable[..., None]) -> None:
+    with http_receiver() as (url, received):
+        quick(OTEL_EXPORTER_OTLP_ENDPOINT=url, OTEL_METRICS_EXPORTER="none")
+        with running_server(FakeModel()) as server:
+            unsampled = HEADERS | {"traceparent": f"00-{TRACE}-{PARENT}-00"}
+            assert server.http().post(CHAT, json=BODY, headers=unsampled).status_code == 200
+            assert server.http().post(CHAT, json={"n": 0}).status_code == 400
+    [span] = received.spans  # of the one that began here
+    assert span.trace_id.hex() != TRACE and span.status.message == "missing_required_parameter"
+
+
+def test_no_variable_no_recorder(monkeypatch: pytest.MonkeyPatch) -> None:
+    def off(server: Running) -> bool:
+        return server.server._service.tracing is None
+
+    with running_server(FakeModel()) as server:
+        assert off(server)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    with running_server(FakeModel()) as server:
+        assert off(server)
