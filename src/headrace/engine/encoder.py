@@ -176,7 +176,8 @@ class Encoder:
         """Of a text that is not computed, what its last event would be if it were computed alone now."""
         tokens = len(text.request.prompt)
         work = StepWork(tokens, 0, attended(0, tokens))
-        seconds = self._times.seconds(work) if self._times.any_known else 0.0
+        times = self._widths.now
+        seconds = times.seconds(work) if times.any_known else 0.0
         share = StepShare("encode", 0.0, seconds, 1, 0.0, 0.0, 0.0, seconds, tokens, 1, tokens)
         return RequestFinished(Usage(tokens, 0, 0), Timing(0.0, seconds, seconds), 0, (share,))
 
