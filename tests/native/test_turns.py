@@ -176,7 +176,7 @@ def test_models_have_equal_shares_however_long_their_steps(
         used = used_s(processes)
     finally:
         os.sched_setaffinity(0, before)
-    # By turns the first would have 2 % and the last 78 %. Other work of the machine delays who asks again, and
+    # By turns the first would have 2 % and the last 78 %. Other work of the machine delays who asks again and
     # with it the shares.
     assert min(used) > sum(used) / 12, used
 
