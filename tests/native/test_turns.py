@@ -303,11 +303,13 @@ def test_the_pool_has_as_many_threads_as_the_turn_has_cores() -> None:
     with joined(turns):
         turns.begin(TurnAsk())
         assert (turns.width, pool.width) == (0, 3)
+        assert not turns.contended
         turns.end(again=False)
         arena.begin(other, 1, math.inf, 0.0, False)
         arena.end(other, True)  # it will be back in a moment
         turns.begin(TurnAsk())
         assert (turns.width, pool.width) == (2, 2)
+        assert turns.contended
         turns.end(again=False)
         time.sleep(0.02)
         turns.begin(TurnAsk())

@@ -73,7 +73,7 @@ class Turns(Protocol):
 
     @property
     def contended(self) -> bool:
-        """Whether another loop waits, or has waited a moment ago."""
+        """Whether another loop computes beside this one, waits, or has waited a moment ago."""
         ...
 
 
@@ -142,8 +142,8 @@ class SharedTurns:
 
     @property
     def contended(self) -> bool:
-        """Whether another loop waits, or did within CONTENDED_S."""
-        return self._arena.contended(CONTENDED_S)
+        """Whether another loop computes beside this one, waits, or did within CONTENDED_S."""
+        return self.width != 0 or self._arena.contended(CONTENDED_S)
 
 
 @contextmanager
