@@ -44,9 +44,10 @@ RANKS = {
     "bench": 10,
     "llm": 14,
     "api": 14,
-    "cli": 15,
-    "__main__": 16,
-    "__init__": 16,
+    "agents": 15,
+    "cli": 16,
+    "__main__": 17,
+    "__init__": 17,
 }
 FORBIDDEN_ROOMS = {"utils", "common", "core", "helpers", "manager"}
 FORBIDDEN_NAMES = {"pickle", "cPickle", "dill", "marshal", "shelve"}

@@ -11,6 +11,7 @@ import importlib
 
 TYPE_CHECKING = False  # typing is not imported for this: Ctrl-C may come while it is
 if TYPE_CHECKING:
+    from headrace.agents import Agent
     from headrace.data.client import Data
     from headrace.errors import HeadraceError
     from headrace.inference.completion import Completion, CompletionChunk
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "LLM",
+    "Agent",
     "AsyncLLM",
     "Completion",
     "CompletionChunk",
@@ -34,6 +36,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Agent": "headrace.agents",
     "LLM": "headrace.llm",
     "AsyncLLM": "headrace.llm",
     "Completion": "headrace.inference.completion",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -130,3 +131,14 @@ def test_no_index_at_all(serve: Callable[..., Running], tmp_path: Path) -> None:
     reply = serve(store=tmp_path / "s.sqlite3").http().post("/v1/search", json={"text": "x"})
     assert reply.status_code == 404
     assert "headrace ingest PATH --into docs" in reply.json()["error"]["message"]
+
+
+def test_search_is_a_tool(searched: Running) -> None:
+    pytest.importorskip("mcp", reason="needs headrace[tools]")
+    http = searched.http()
+    assert "search" in [one["name"] for one in http.get("/v1/tools").json()["data"]]
+    asked = {"arguments": {"text": "red apples", "datasets": ["fruit"], "limit": 1}}
+    [hit] = json.loads(http.post("/v1/tools/search", json=asked).json()["text"])
+    assert (hit["key"], hit["characters"], hit["text"]) == ("apples", [0, 24], "red apples grow on trees")
+    missing = {"arguments": {"text": "x", "datasets": ["nothing"]}}
+    assert http.post("/v1/tools/search", json=missing).json()["is_error"]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,24 +10,10 @@ import pytest
 
 pytest.importorskip("mcp", reason="needs headrace[tools]")
 
+from tool_servers import GatewayMaker
+
 from headrace.config.mcp import read_mcp
-from headrace.inference.accounts import Account
-from headrace.inference.call_context import CallContext
-from headrace.storage.keys import KeyLimits
 from headrace.tools.mcp.gateway import McpGateway
-
-HERE = Path(__file__).parent
-GatewayMaker = Callable[..., McpGateway]
-
-
-def raw(behavior: str, *words: str, **more: Any) -> dict[str, Any]:
-    """The settings of a server that behaves so."""
-    command = [sys.executable, str(HERE / "raw_server.py"), behavior, *words]
-    return {"command": command, "allow": "*", "timeout": 20} | more
-
-
-def call_of(key: str = "") -> CallContext:
-    return CallContext(request_id="test", account=Account(key, KeyLimits()))
 
 
 @pytest.fixture

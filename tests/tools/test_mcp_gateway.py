@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tool_servers import HERE, GatewayMaker, call_of, raw
 
-from conftest import HERE, GatewayMaker, call_of, raw
 from headrace.errors import UsageError
 from headrace.tools.tool import (
     ToolQuarantined,

@@ -70,9 +70,9 @@ class ServerTools:
         """See `ServedTools.specs`: as the settings are now."""
         return self.made().specs(call)
 
-    async def run(self, name: str, arguments: Arguments, call: CallContext) -> ToolResult:
+    async def run(self, name: str, arguments: Arguments, call: CallContext, key: str = "") -> ToolResult:
         """See `ServedTools.run`."""
-        return await (await self.toolbox()).run(name, arguments, call)
+        return await (await self.toolbox()).run(name, arguments, call, key)
 
     async def toolbox(self) -> Toolbox:
         """All tools. ExtraMissing without headrace[tools]."""

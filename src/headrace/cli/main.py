@@ -26,6 +26,8 @@ COMMANDS = {
     "ingest": "Put documents into an index.",
     "search": "Search indexes of documents, by words and by meaning.",
     "sql": "Run SQL over the datasets of headrace.toml.",
+    "nsql": "Ask the datasets of headrace.toml a question in words.",
+    "agent": "Let a model use tools until a task is done.",
     "explain": "Show where the time of a request went, or would go.",
     "requests": "List the latest requests of a running server.",
     "mcp": "Use servers of tools (MCP), and approve what they offer.",

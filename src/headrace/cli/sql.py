@@ -101,7 +101,7 @@ def command(
     if explain:
         print("\n".join(str(row["explain_value"]) for row in json.loads(answer.body)))
     elif form is SqlFormat.TABLE:
-        _print_rows(answer)
+        print_rows(answer)
     else:
         sys.stdout.flush()
         sys.stdout.buffer.write(answer.body + (b"\n" if form is SqlFormat.JSON else b""))
@@ -139,7 +139,8 @@ def _tell(answer: SqlAnswer) -> None:
         note(f"warning: {warning}")
 
 
-def _print_rows(answer: SqlAnswer) -> None:
+def print_rows(answer: SqlAnswer) -> None:
+    """Print the rows of an answer in JSON as a table."""
     rows: list[dict[str, Any]] = json.loads(answer.body, parse_float=str)
     if rows:
         print_table([[_cell(value) for value in row.values()] for row in rows], header=list(rows[0]))

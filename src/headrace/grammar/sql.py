@@ -35,7 +35,14 @@ release rename replace restrict returning right rollback row rows savepoint sele
 temporary then ties to transaction trigger true unbounded union unique update user using vacuum
 values view virtual when where window with within without
 """
-KEYWORDS: Final = frozenset(_WORDS.split())
+# Those of DuckDB that SQLite does not have.
+_DUCKDB_WORDS: Final = """
+analyse anti any array asof asymmetric authorization binary both collation concurrently describe freeze
+generated grant ilike initially interval lambda lateral leading localtime localtimestamp map only overlaps
+pivot pivot_longer pivot_wider placing positional qualify semi session_user show similar some summarize
+symmetric tablesample trailing try_cast unnest unpivot user variadic verbose
+"""
+KEYWORDS: Final = frozenset((_WORDS + _DUCKDB_WORDS).split())
 
 # The space before a keyword is part of its terminal: the lexer does not go back, and " OR" begins " ORDER".
 # Repetitions are bounded, so that no statement meets a limit of SQLite (an expression 1,000 levels deep).

@@ -142,6 +142,34 @@ class PromptFinished(Struct, frozen=True):
     seed: int | None
 
 
+class ToolCalled(Struct, frozen=True):
+    """An agent calls a tool of this server; `arguments` is JSON. `server` is the MCP server that has it."""
+
+    id: str
+    name: str
+    server: str | None
+    arguments: str
+
+
+class ToolReturned(Struct, frozen=True):
+    """What the call has given: data, or an error."""
+
+    id: str
+    output: str
+    is_error: bool = False
+
+
+class ApprovalWanted(Struct, frozen=True):
+    """A person has to agree to a call before it is made; the request ends with this. `was_begun`: it may have
+    been made already, before the server stopped."""
+
+    id: str
+    name: str
+    server: str | None
+    arguments: str
+    was_begun: bool = False
+
+
 InferenceEvent = (
     Prepared
     | Started
@@ -152,4 +180,7 @@ InferenceEvent = (
     | InputEmbedded
     | PromptContinued
     | PromptFinished
+    | ToolCalled
+    | ToolReturned
+    | ApprovalWanted
 )

@@ -271,4 +271,19 @@ MIGRATIONS: Mapping[str, Sequence[str]] = {
         "CREATE INDEX request_log_by_owner ON request_log (owner)",
         "CREATE INDEX request_log_by_id ON request_log (id)",
     ),
+    "agent_runs": (
+        """CREATE TABLE agent_runs (
+            id TEXT PRIMARY KEY,
+            owner TEXT NOT NULL,
+            used_s REAL NOT NULL,
+            request BLOB NOT NULL
+        )""",
+        "CREATE INDEX agent_runs_by_use ON agent_runs (used_s)",
+        """CREATE TABLE agent_steps (
+            run_id TEXT NOT NULL REFERENCES agent_runs (id) ON DELETE CASCADE,
+            name TEXT NOT NULL,
+            body BLOB,
+            PRIMARY KEY (run_id, name)
+        ) WITHOUT ROWID""",
+    ),
 }

@@ -59,8 +59,9 @@ class ServedTools(Protocol):
         """Those that the call's key may use now."""
         ...
 
-    async def run(self, name: str, arguments: Arguments, call: CallContext) -> ToolResult:
-        """Call one of `specs`. Raises a HeadraceError."""
+    async def run(self, name: str, arguments: Arguments, call: CallContext, key: str = "") -> ToolResult:
+        """Call one of `specs`. `key` is the same for the same call, should it be made again. Raises a
+        HeadraceError."""
         ...
 
 

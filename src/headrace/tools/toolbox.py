@@ -32,7 +32,7 @@ class OwnTools:
         """See `ServedTools.specs`."""
         return [tool.spec for tool in self._tools.values()]
 
-    async def run(self, name: str, arguments: Arguments, call: CallContext) -> ToolResult:
+    async def run(self, name: str, arguments: Arguments, call: CallContext, key: str = "") -> ToolResult:
         """See `ServedTools.run`."""
         tool = self._tools.get(name)
         if tool is None:
@@ -52,11 +52,11 @@ class Toolbox:
         """See `ServedTools.specs`."""
         return [*self._own.specs(call), *(self._others.specs(call) if self._others is not None else ())]
 
-    async def run(self, name: str, arguments: Arguments, call: CallContext) -> ToolResult:
+    async def run(self, name: str, arguments: Arguments, call: CallContext, key: str = "") -> ToolResult:
         """See `ServedTools.run`."""
         if "__" in name and self._others is not None:
-            return await self._others.run(name, arguments, call)
+            return await self._others.run(name, arguments, call, key)
         names = [spec.name for spec in self.specs(call)]
         if name not in names:
             raise UnknownTool(f"there is no tool {name[:100]!r}{suggestion(name, names)}", param="name")
-        return await self._own.run(name, arguments, call)
+        return await self._own.run(name, arguments, call, key)

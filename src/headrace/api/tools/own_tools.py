@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -9,13 +10,16 @@ import msgspec
 from headrace.api.openai.chat_completions import complete_chat
 from headrace.api.openai.embeddings import embed
 from headrace.api.openai.models import model_cards
+from headrace.api.statements import Statements
 from headrace.config.datasets import read_datasets
-from headrace.data.engine import DataEngine
+from headrace.data.engine import DataEngine, Parameter
 from headrace.data.job import SqlAnswer
 from headrace.errors import HeadraceError, InvalidRequest
 from headrace.grammar.sql import quoted
 from headrace.inference.call_context import CallContext
 from headrace.isolation.child import WorkStop
+from headrace.search.index import IndexMissing
+from headrace.search.searching import MAX_INDEXES, MAX_TEXT, SearchRequest, search
 from headrace.tools.tool import Arguments, Json, ToolResult, ToolSpec
 from headrace.tools.toolbox import OwnTool, Run
 from headrace.tools.visible import cut, visible
@@ -31,7 +35,6 @@ _DATASET: Json = {"type": "string", "minLength": 1, "maxLength": 63}
 
 def own_tools(service: Service) -> tuple[OwnTool, ...]:
     """Those that the server's settings give it."""
-    sql = _SqlTools(service)
     models = _ModelTools(service)
     found = [
         _tool("models", "Names of the models that this server has.", {}, models.names, reads_only=True),
@@ -59,28 +62,56 @@ def own_tools(service: Service) -> tuple[OwnTool, ...]:
         ),
     ]
     if read_datasets(service.settings.datasets):
-        found += [
+        found += sql_tools(service.statements)
+    if service.indexes.names():
+        found.append(
             _tool(
-                "list_datasets", "Names of the datasets that SQL may read.", {}, sql.names, reads_only=True
-            ),
-            _tool(
-                "table_schema",
-                "Names and types of the columns of a dataset.",
-                {"dataset": _DATASET},
-                sql.schema,
-                required=["dataset"],
+                "search",
+                "Find the passages of indexed documents that answer a text best, by words and by meaning.",
+                {
+                    "text": {"type": "string", "minLength": 1, "maxLength": MAX_TEXT},
+                    "datasets": {"type": "array", "items": {"type": "string"}, "maxItems": MAX_INDEXES},
+                    "limit": {"type": "integer", "minimum": 1, "maximum": 20},
+                },
+                _Search(service).found,
+                required=["text"],
                 reads_only=True,
-            ),
-            _tool(
-                "sql",
-                "Run one SELECT over the datasets (DuckDB's SQL); the rows as JSON.",
-                {"sql": _TEXT, "max_rows": {"type": "integer", "minimum": 1, "maximum": MAX_ROWS}},
-                sql.rows,
-                required=["sql"],
-                reads_only=True,
-            ),
-        ]
+            )
+        )
     return tuple(found)
+
+
+def sql_tools(statements: Statements) -> tuple[OwnTool, ...]:
+    """SQL over datasets, as the key of a call may read them."""
+    sql = _SqlTools(statements)
+    return (
+        _tool("list_datasets", "Names of the datasets that SQL may read.", {}, sql.names, reads_only=True),
+        _tool(
+            "table_schema",
+            "Names and types of the columns of a dataset.",
+            {"dataset": _DATASET},
+            sql.schema,
+            required=["dataset"],
+            reads_only=True,
+        ),
+        _tool(
+            "sql",
+            "Run one SELECT over the datasets (DuckDB's SQL); the rows as JSON.",
+            {
+                "sql": _TEXT,
+                "parameters": {
+                    "type": "array",
+                    "items": {"type": ["string", "number", "boolean", "null"]},
+                    "maxItems": 100,
+                    "description": "Values of $1, $2, …",
+                },
+                "max_rows": {"type": "integer", "minimum": 1, "maximum": MAX_ROWS},
+            },
+            sql.rows,
+            required=["sql"],
+            reads_only=True,
+        ),
+    )
 
 
 def _tool(
@@ -113,11 +144,11 @@ def _json_result(value: object) -> ToolResult:
 class _SqlTools:
     """What the key of a call may read; errors of statements are results, so that a model can correct them."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self, statements: Statements) -> None:
+        self._statements = statements
 
     async def names(self, arguments: Arguments, call: CallContext) -> ToolResult:
-        engine = await self._service.statements.engine()
+        engine = await self._statements.engine()
         role = engine.limits.of(call.account.name or None).role
         return _json_result([one.name for one in engine.catalogue if engine.catalogue.visible(one, role)])
 
@@ -130,19 +161,51 @@ class _SqlTools:
 
     async def rows(self, arguments: Arguments, call: CallContext) -> ToolResult:
         try:
-            answer = await self._answer(arguments["sql"], call, arguments.get("max_rows", MAX_ROWS))
+            answer = await self._answer(
+                arguments["sql"],
+                call,
+                arguments.get("max_rows", MAX_ROWS),
+                arguments.get("parameters", ()),
+            )
         except InvalidRequest as error:
             return ToolResult(text=visible(error.message), is_error=True)
         text, is_cut = cut(visible(answer.body.decode()), MAX_RESULT)
         note = f"\n[cut to {MAX_RESULT:,} bytes of {answer.rows:,} rows]" if is_cut else ""
         return ToolResult(text=text + note, cut=is_cut)
 
-    async def _answer(self, sql: str, call: CallContext, rows: int | None = None) -> SqlAnswer:
+    async def _answer(
+        self, sql: str, call: CallContext, rows: int | None = None, parameters: Sequence[Parameter] = ()
+    ) -> SqlAnswer:
         def run(engine: DataEngine, stop: WorkStop) -> SqlAnswer:
             key = call.account.name or None
-            return engine.sql(sql, format="json", key=key, rows=rows, stop=stop)
+            return engine.sql(sql, parameters, format="json", key=key, rows=rows, stop=stop)
 
-        return await self._service.statements.run(run)
+        return await self._statements.run(run)
+
+
+class _Search:
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def found(self, arguments: Arguments, call: CallContext) -> ToolResult:
+        service, names = self._service, arguments.get("datasets")
+        request = SearchRequest(text=arguments["text"], limit=arguments.get("limit", 5))
+        try:
+            indexes = await service.run_in_thread(lambda: service.indexes.find_all(names))
+            hits = await search(indexes, request, service.runner, call)
+        except (InvalidRequest, IndexMissing) as error:
+            return ToolResult(text=error.message, is_error=True)
+        return _json_result(
+            [
+                {
+                    "dataset": one.index,
+                    "key": one.hit.key,
+                    "characters": [one.hit.span.start, one.hit.span.end],
+                    "text": one.hit.text,
+                }
+                for one in hits
+            ]
+        )
 
 
 class _ModelTools:

@@ -120,12 +120,14 @@ class McpSession:
                 await self.close()
                 raise self._failure(error) from None
 
-    async def call(self, tool: str, arguments: Arguments) -> ToolResult:
-        """Call a tool. Raises ToolUnavailable or ToolTimeout, after which the session has ended."""
+    async def call(self, tool: str, arguments: Arguments, key: str = "") -> ToolResult:
+        """Call a tool; a server that knows the `key` need not do twice what it has done. Raises
+        ToolUnavailable or ToolTimeout, after which the session has ended."""
         client, timeout_s = self._live(), self._settings.timeout
-        request = types.CallToolRequest(
-            params=types.CallToolRequestParams(name=tool, arguments=dict(arguments))
-        )
+        params = types.CallToolRequestParams(name=tool, arguments=dict(arguments))
+        if key:
+            params.meta = {"idempotencyKey": key}
+        request = types.CallToolRequest(params=params)
         self.running += 1
         try:
             # The SDK's own call_tool checks results by the server's schema, whose patterns may take forever.

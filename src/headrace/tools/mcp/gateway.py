@@ -163,11 +163,11 @@ class McpGateway:
             if key is None or server.admits(key)
         ]
 
-    async def run(self, name: str, arguments: Arguments, call: CallContext) -> ToolResult:
+    async def run(self, name: str, arguments: Arguments, call: CallContext, key: str = "") -> ToolResult:
         """Call a tool by its merged name, from any loop."""
         with call.stage("tool", tool=name):
-            key = call.account.name
-            return await asyncio.wrap_future(self._thread.submit(self._run(name, arguments, key)))
+            work = self._run(name, arguments, call.account.name, key)
+            return await asyncio.wrap_future(self._thread.submit(work))
 
     def call(self, name: str, arguments: Arguments, key: str = "") -> ToolResult:
         """Call a tool and wait."""
@@ -229,7 +229,7 @@ class McpGateway:
             error = f"it was not approved: headrace mcp approve {server.name}"
         return ServerState(name=server.name, tools=tools, error=error)
 
-    async def _run(self, name: str, arguments: Arguments, key: str) -> ToolResult:
+    async def _run(self, name: str, arguments: Arguments, key: str, idempotency_key: str = "") -> ToolResult:
         server_name, _, tool = name.partition("__")
         server = self._servers.get(server_name)
         if server is None or not tool or not server.admits(key):
@@ -244,7 +244,7 @@ class McpGateway:
             await session.relist(RELIST_S)
             _compare(server, session)
             self._usable(server, tool)
-            result = await session.call(tool, arguments)
+            result = await session.call(tool, arguments, idempotency_key)
         except ToolUnavailable as error:
             server.count(error)
             raise

@@ -34,7 +34,8 @@ def mcp_server(tools: ServedTools, call_of: CallOf) -> Server[Any]:
     async def list_tools(
         context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=[_listed(spec) for spec in tools.specs(call_of(context))])
+        specs = await asyncio.to_thread(tools.specs, call_of(context))  # it may read files
+        return types.ListToolsResult(tools=[_listed(spec) for spec in specs])
 
     async def call_tool(context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
         try:

@@ -46,9 +46,18 @@ _TOOLS = {
     "type": "array",
     "items": {
         "type": "object",
-        "properties": {"type": {"const": "function"}, "name": TOOL_NAME},
-        "required": ["type", "name"],
+        "properties": {
+            "type": {"enum": ["function", "mcp", "sql", "search", "file_search"]},
+            "name": TOOL_NAME,
+        },
+        "required": ["type"],
     },
+}
+_VERIFY = {
+    "type": "array",
+    "items": {"type": "object", "required": ["kind"]},
+    "maxItems": 16,
+    "description": "Checks of the answer: kind schema, regex, sql or judge.",
 }
 _Text = Annotated[str, Meta(max_length=1024)]
 
@@ -69,6 +78,8 @@ ELSEWHERE: Mapping[str, str] = {
 }
 
 
+SERVER_TOOLS = ("mcp", "sql", "search", "file_search")
+"""Types of tools that this server calls."""
 NO_TIERS = ("scale", "fast", "ultrafast")
 
 
@@ -87,6 +98,15 @@ class TextBody(Struct, frozen=True, forbid_unknown_fields=True):
 
     format: dict[str, Any] | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
+
+
+class RunBudget(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a request that calls tools of this server may use, in all its steps together."""
+
+    steps: Annotated[int, Meta(ge=1, le=100)] = 12
+    tokens: Annotated[int, Meta(ge=1, le=2**40)] | None = None
+    seconds: Annotated[float, Meta(gt=0, le=86_400)] | None = None
+    usd: Annotated[float, Meta(gt=0, le=1e6)] | None = None
 
 
 class ResponseBody(GenerationBody, kw_only=True):
@@ -116,7 +136,10 @@ class ResponseBody(GenerationBody, kw_only=True):
     background: bool | None = None
     include: list[Includable] | None = None
     max_output_tokens: Annotated[int, Meta(ge=1)] | None = None
-    max_tool_calls: Annotated[int, Meta(ge=0)] | None = None
+    max_tool_calls: Annotated[int, Meta(ge=0, le=1000)] | None = None
+    budget: RunBudget | None = None
+    verify: Annotated[Any, loose(_VERIFY)] = None
+    max_repairs: Annotated[int, Meta(ge=0, le=10)] | None = None
     metadata: Metadata | None = None
     safety_identifier: _Text | None = None
     service_tier: (  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -126,6 +149,13 @@ class ResponseBody(GenerationBody, kw_only=True):
     top_logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     thinking_token_budget: Annotated[int, Meta(ge=0)] | None = None
     user: _Text | None = None
+
+    @property
+    def runs_tools(self) -> bool:
+        """Whether this server calls tools for it, or checks its answer."""
+        given: object = self.tools
+        tools = cast("list[object]", given) if isinstance(given, list) else []
+        return self.verify is not None or any(_is_of_server(tool) for tool in tools)
 
     @property
     def kept(self) -> bool:
@@ -155,7 +185,7 @@ class ResponseBody(GenerationBody, kw_only=True):
         """What was given and has no effect, and why."""
         reasoning, text, items = self.reasoning or EffortOptions(), self.text or TextBody(), self.input
         not_summarized = "reasoning is not summarized, its text is in the output"
-        no_tools = "it bounds built-in tools, of which there are none here"
+        no_tools = "it bounds tools of this server, of which the request has none"
         entries = cast("list[object]", items) if isinstance(items, list) else []
         phase = any(cast("Json", item).get("phase") for item in entries if isinstance(item, dict))
         found = {
@@ -165,7 +195,8 @@ class ResponseBody(GenerationBody, kw_only=True):
             "input.phase": "" if phase else None,
             "safety_identifier": None if self.safety_identifier is None else "",
             "user": None if self.user is None else "",
-            "max_tool_calls": None if self.max_tool_calls is None else no_tools,
+            "max_tool_calls": None if self.max_tool_calls is None or self.runs_tools else no_tools,
+            "budget": None if self.budget is None or self.runs_tools else no_tools,
             "service_tier": "there is no such tier" if self.service_tier in NO_TIERS else None,
         }
         found |= {
@@ -193,7 +224,7 @@ class ResponseBody(GenerationBody, kw_only=True):
         """The tools that may be called. They and `tool_choice` name functions without a level between."""
         tools, choice = self.tools, self.tool_choice
         if isinstance(tools, list):
-            tools = [_nested(tool) for tool in cast("list[object]", tools)]
+            tools = [_nested(tool) for tool in cast("list[object]", tools) if not _is_of_server(tool)]
         return tool_use_from_openai(tools, _nested(choice), self.parallel_tool_calls)
 
     @property
@@ -290,6 +321,10 @@ class CountBody(ResponseBody):
     }
 
 
+def _is_of_server(tool: object) -> bool:
+    return isinstance(tool, dict) and cast("Json", tool).get("type") in SERVER_TOOLS
+
+
 def _nested(tool: object) -> object:
     """A tool, or the choice of one, in the shape of chat completions."""
     if not isinstance(tool, dict):
@@ -303,4 +338,6 @@ def _nested(tool: object) -> object:
 
 def _shown(tool: Mapping[str, Any]) -> dict[str, Any]:
     """A tool as the response shows it, with the fields that clients expect."""
+    if _is_of_server(tool):
+        return dict(tool)
     return {"description": None, "parameters": None} | dict(tool) | {"strict": bool(tool.get("strict"))}

@@ -12,19 +12,29 @@ from headrace.api.http.errors import ClientGone, json_response
 from headrace.api.http.event_stream import chunks
 from headrace.api.http.generation import unless_gone
 from headrace.api.openai.generation_body import granted_tier
+from headrace.api.openai.responses.agent import agent_of
 from headrace.api.openai.responses.body import CountBody, ResponseBody
 from headrace.api.openai.responses.generate import in_background, made, streamed, whole
 from headrace.api.openai.responses.items import Item, read_input, stored_item
 from headrace.api.openai.responses.schema import ResponseEvent, ResponseInputTokens, ResponseObject
 from headrace.api.service import Service, get_service, new_id
 from headrace.errors import InvalidRequest
-from headrace.inference.handler import OpenStream
+from headrace.inference.handler import OpenStream, open_stream
 from headrace.inference.preparation import chat_prompt, chat_tokens
 from headrace.inference.requests import ChatRequest
 from headrace.inference.response_store import InProgressResponse, ResponseStore
 
+_NO_TOOL = "A server of tools that it names has none that may be used, or a remote model has failed."
 
-@Endpoint("POST", "/v1/responses", body=ResponseBody, reply=ResponseObject, content=chunks(ResponseEvent))
+
+@Endpoint(
+    "POST",
+    "/v1/responses",
+    body=ResponseBody,
+    reply=ResponseObject,
+    content=chunks(ResponseEvent),
+    errors={501: "It names tools of this server, and headrace[tools] is not installed.", 502: _NO_TOOL},
+)
 async def create_response(http: HttpRequest) -> Response:
     """Answer a conversation with items: text, reasoning, calls. Kept for 30 days unless `store` is false."""
     service, call = get_service(http), call_of(http)
@@ -52,15 +62,19 @@ async def _opened(
     """The stream of the body's request, and the response that is made of it."""
     response_id = new_id("resp").replace("-", "_")
 
-    def prepared() -> tuple[str, list[Item], ChatRequest]:
+    def prepared() -> tuple[str, list[Item], list[Item], ChatRequest]:
         owner = call.account.owner()
         inputs, items = _items(service.responses, body, owner)
-        return owner, inputs, body.request(response_id, items)
+        return owner, inputs, items, body.request(response_id, items)
 
-    owner, inputs, request = await service.run_in_thread(prepared)
+    owner, inputs, items, request = await service.run_in_thread(prepared)
     if body.background:
         service.responses.check_background(owner, call.account)
-    stream = await service.open(request, call)
+    if body.runs_tools:
+        handler = await agent_of(body, items, request, call, service)
+        stream = await open_stream(handler, request, call)
+    else:
+        stream = await service.open(request, call)
     try:
         response = body.response(response_id, stream.prepared, granted_tier(body.urgency, call))
     except BaseException:

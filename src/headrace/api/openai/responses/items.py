@@ -111,14 +111,69 @@ class ReasoningItem(
     status: ItemStatus = "completed"
 
 
+class ToolFailure(msgspec.Struct, forbid_unknown_fields=True):
+    """Why a call has given an error, as a tool's own content."""
+
+    content: list[dict[str, str]]
+    type: Literal["mcp_tool_execution_error"] = "mcp_tool_execution_error"
+
+
+class McpCall(msgspec.Struct, tag_field="type", tag="mcp_call", kw_only=True, forbid_unknown_fields=True):
+    """A call of a tool by this server: of an MCP server, or with the label headrace of its own."""
+
+    id: str = ""
+    name: str
+    server_label: str
+    arguments: str
+    output: str | None = None
+    error: ToolFailure | None = None
+    approval_request_id: str | None = None
+    status: Literal["in_progress", "completed", "incomplete", "calling", "failed"] = "completed"
+
+
+class McpApprovalRequest(
+    msgspec.Struct, tag_field="type", tag="mcp_approval_request", kw_only=True, forbid_unknown_fields=True
+):
+    """A call that is made when the client agrees, with an `mcp_approval_response`."""
+
+    id: str = ""
+    name: str
+    server_label: str
+    arguments: str
+    status: ItemStatus = "completed"
+
+
+class McpApprovalResponse(
+    msgspec.Struct, tag_field="type", tag="mcp_approval_response", kw_only=True, forbid_unknown_fields=True
+):
+    """Whether a call that was asked about may be made."""
+
+    id: str = ""
+    approval_request_id: str
+    approve: bool
+    reason: str | None = None
+    status: ItemStatus = "completed"
+
+
 class ItemReference(msgspec.Struct, tag_field="type", tag="item_reference", forbid_unknown_fields=True):
     """An item of a kept response, by its id."""
 
     id: str
 
 
-OutputItem = OutputMessage | FunctionCall | ReasoningItem
-Item = InputMessage | OutputMessage | FunctionCall | FunctionCallOutput | ReasoningItem
+OutputItem = OutputMessage | FunctionCall | ReasoningItem | McpCall | McpApprovalRequest
+Item = (
+    InputMessage
+    | OutputMessage
+    | FunctionCall
+    | FunctionCallOutput
+    | ReasoningItem
+    | McpCall
+    | McpApprovalRequest
+    | McpApprovalResponse
+)
+OWN_LABEL = "headrace"
+"""Of this server's own tools among `server_label`s."""
 
 _PREFIXES: Mapping[type[msgspec.Struct], str] = {
     InputMessage: "msg",
@@ -126,12 +181,18 @@ _PREFIXES: Mapping[type[msgspec.Struct], str] = {
     FunctionCall: "fc",
     FunctionCallOutput: "fco",
     ReasoningItem: "rs",
+    McpCall: "mcp",
+    McpApprovalRequest: "mcpr",
+    McpApprovalResponse: "mcpa",
 }
 _KINDS: Mapping[str, type[msgspec.Struct]] = {
     "function_call": FunctionCall,
     "function_call_output": FunctionCallOutput,
     "reasoning": ReasoningItem,
     "item_reference": ItemReference,
+    "mcp_call": McpCall,
+    "mcp_approval_request": McpApprovalRequest,
+    "mcp_approval_response": McpApprovalResponse,
 }
 _TEXT_PARTS = ("input_text", "output_text", "refusal", "reasoning_text", "summary_text")
 

@@ -8,13 +8,17 @@ from msgspec import Struct, field
 
 from headrace.api.openai.logprobs import chat_logprobs
 from headrace.api.openai.responses.items import (
+    OWN_LABEL,
     FunctionCall,
     ItemStatus,
+    McpApprovalRequest,
+    McpCall,
     OutputItem,
     OutputMessage,
     OutputText,
     ReasoningItem,
     ReasoningText,
+    ToolFailure,
     item_id,
 )
 from headrace.api.openai.responses.schema import (
@@ -39,7 +43,16 @@ from headrace.chat.tool_formats.events import (
     Text,
 )
 from headrace.errors import HeadraceError
-from headrace.inference.events import InferenceEvent, OutputDelta, OutputFinished, PromptFinished, TokenText
+from headrace.inference.events import (
+    ApprovalWanted,
+    InferenceEvent,
+    OutputDelta,
+    OutputFinished,
+    PromptFinished,
+    TokenText,
+    ToolCalled,
+    ToolReturned,
+)
 from headrace.inference.response_store import UNFINISHED
 
 
@@ -75,6 +88,8 @@ class ResponseAnswer:
         self._open: OpenItem | None = None
         self._logprobs: list[TokenText] = []  # of tokens whose text has not come out yet
         self._reason: str | None = None
+        self._why = "max_output_tokens"
+        self._calls: dict[str, tuple[McpCall, int]] = {}  # those of tools of this server that run
 
     def announce(self) -> None:
         """The response exists, and waits where it is queued."""
@@ -94,10 +109,17 @@ class ResponseAnswer:
             elif isinstance(event, OutputFinished) and event.text_reason != "cancelled":
                 is_filtered = event.reason == "content_filter"
                 self._reason = "content_filter" if is_filtered else event.text_reason
+                self._why = event.reason if event.reason != "length" else "max_output_tokens"
                 self._reasoning_tokens = event.reasoning_tokens
                 self._shape(event.parts)
             elif isinstance(event, PromptFinished):
                 self._count(event)
+            elif isinstance(event, ToolCalled):
+                self._call(event)
+            elif isinstance(event, ToolReturned):
+                self._return(event)
+            elif isinstance(event, ApprovalWanted):
+                self._ask(event)
 
     def end(self, error: HeadraceError | None) -> None:
         """Nothing more comes: the last event says what has become of the response. Once."""
@@ -116,7 +138,7 @@ class ResponseAnswer:
             response.error = failure(error)
         if response.status == "incomplete":
             is_filtered = self._reason == "content_filter"
-            reason = "content_filter" if is_filtered else "max_output_tokens"
+            reason = "content_filter" if is_filtered else self._why
             response.incomplete_details = IncompleteDetails(reason)
         response.completed_at = now_s() if response.status == "completed" else None
         self._event(name, response=response)
@@ -177,6 +199,48 @@ class ResponseAnswer:
                     self._close("incomplete")
                     self.response.output.pop()
 
+    def _call(self, event: ToolCalled) -> None:
+        self._close("completed")
+        label, name = _label(event.server, event.name)
+        asked = event.id if event.id.startswith("mcpr_") else None
+        call = McpCall(
+            id=f"mcp_{event.id}",
+            name=name,
+            server_label=label,
+            arguments=event.arguments,
+            approval_request_id=asked,
+            status="in_progress",
+        )
+        self._calls[event.id] = call, self._items
+        at = {"output_index": self._items, "item_id": call.id}
+        self._items += 1
+        self._event("response.output_item.added", output_index=at["output_index"], item=call)
+        self._event("response.mcp_call_arguments.done", arguments=call.arguments, **at)
+        self._event("response.mcp_call.in_progress", **at)
+
+    def _return(self, event: ToolReturned) -> None:
+        call, index = self._calls.pop(event.id)
+        if event.is_error:
+            call.error = ToolFailure([{"type": "text", "text": event.output}])
+        else:
+            call.output = event.output
+        call.status = "failed" if event.is_error else "completed"
+        kind = f"response.mcp_call.{call.status}"
+        self._event(kind, output_index=index, item_id=call.id)
+        self._event("response.output_item.done", output_index=index, item=call)
+        self.response.output.append(call)
+
+    def _ask(self, event: ApprovalWanted) -> None:
+        self._close("completed")
+        label, name = _label(event.server, event.name)
+        item = McpApprovalRequest(
+            id=f"mcpr_{event.id}", name=name, server_label=label, arguments=event.arguments
+        )
+        self._event("response.output_item.added", output_index=self._items, item=item)
+        self._event("response.output_item.done", output_index=self._items, item=item)
+        self._items += 1
+        self.response.output.append(item)
+
     def _start(self, item: OutputItem) -> None:
         self._close("completed")
         self._open = OpenItem(item, self._items)
@@ -217,7 +281,7 @@ class ResponseAnswer:
             item.content = [ReasoningText(text)]
             self._event("response.reasoning_text.done", content_index=0, text=text, **at)
             self._event("response.content_part.done", content_index=0, part=item.content[0], **at)
-        else:
+        elif isinstance(item, OutputMessage):
             part = OutputText(text=text, logprobs=open_item.logprobs)
             item.content = [part]
             self._event("response.output_text.done", content_index=0, text=text, logprobs=part.logprobs, **at)
@@ -234,6 +298,11 @@ class ResponseAnswer:
     def _event(self, kind: str, **fields: object) -> None:
         self._emit(ResponseEvent(type=kind, sequence_number=self._number, **fields))  # type: ignore[arg-type]
         self._number += 1
+
+
+def _label(server: str | None, name: str) -> tuple[str, str]:
+    """The label of a tool's server, and its name there."""
+    return (OWN_LABEL, name) if server is None else (server, name.removeprefix(f"{server}__"))
 
 
 def failure(error: HeadraceError) -> ResponseFailure:

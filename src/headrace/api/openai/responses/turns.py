@@ -7,12 +7,16 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from headrace.api.openai.responses.items import (
+    OWN_LABEL,
     FunctionCall,
     FunctionCallOutput,
     InputImage,
     InputMessage,
     InputText,
     Item,
+    McpApprovalRequest,
+    McpApprovalResponse,
+    McpCall,
     OutputMessage,
     OutputText,
     ReasoningItem,
@@ -20,6 +24,7 @@ from headrace.api.openai.responses.items import (
 )
 from headrace.chat.messages import Image, Message, ToolCall
 from headrace.errors import InvalidRequest
+from headrace.tools.tool import spotlighted
 
 
 def messages_of(items: Sequence[Item], instructions: str | None) -> list[Message]:
@@ -30,7 +35,19 @@ def messages_of(items: Sequence[Item], instructions: str | None) -> list[Message
     messages = [] if instructions is None else [Message("system", instructions)]
     turn: Message | None = None  # the assistant's, not complete yet
     names: dict[str, str] = {}
+    made = {item.approval_request_id for item in items if isinstance(item, McpCall)}
     for item in items:
+        if isinstance(item, McpApprovalResponse) or (
+            isinstance(item, McpApprovalRequest) and item.id in made
+        ):
+            continue
+        if isinstance(item, McpCall):
+            turn = _with(turn or Message("assistant", None), _call_of(item))
+            messages += [turn, _result_of(item)]
+            turn = None
+            continue
+        if isinstance(item, McpApprovalRequest):  # its result is on its way, or never comes
+            item = _call_of(item)
         if isinstance(item, InputMessage | FunctionCallOutput):
             messages += [] if turn is None else [turn]
             turn = None
@@ -44,6 +61,22 @@ def messages_of(items: Sequence[Item], instructions: str | None) -> list[Message
             names[item.call_id] = item.name
     messages += [] if turn is None else [turn]
     return [message for message in messages if message != Message("assistant", None)]
+
+
+def merged(item: McpCall | McpApprovalRequest) -> str:
+    """The name of a call's tool among all tools."""
+    return item.name if item.server_label == OWN_LABEL else f"{item.server_label}__{item.name}"
+
+
+def _call_of(item: McpCall | McpApprovalRequest) -> FunctionCall:
+    return FunctionCall(call_id=item.id, name=merged(item), arguments=item.arguments)
+
+
+def _result_of(item: McpCall) -> Message:
+    said = item.output or ""
+    if item.error is not None:
+        said = "\n".join(part.get("text", "") for part in item.error.content)
+    return Message("tool", spotlighted(merged(item), said), name=merged(item), tool_call_id=item.id)
 
 
 def _input(item: InputMessage | FunctionCallOutput, names: dict[str, str]) -> Message:
