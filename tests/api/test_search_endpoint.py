@@ -13,25 +13,11 @@ from typing import Any
 import httpx
 import pytest
 from in_process import Running, server_of
+from search_fixture import fill
 
 from encoder_models import load_encoders
-from headrace.engine.client import LoadedModel
-from headrace.inference.keywords import new_call
-from headrace.inference.local_handler import LocalHandler
-from headrace.inference.model_runner import ModelRunner
-from headrace.inference.model_source import ModelThreads, OneModel
-from headrace.search.documents import SearchDocument
-from headrace.search.embedding import IndexModel
 from headrace.search.index import IndexMeta
 from headrace.search.indexes import Indexes
-from headrace.search.ingest import Ingestion
-from headrace.search.local_index import LocalIndex
-
-TEXTS = {
-    "apples": ("red apples grow on trees", {"color": "red", "price": 3}),
-    "plums": ("blue plums are sweet", {"color": "blue", "price": 5, "ripe": True}),
-    "lemons": ("yellow lemons are sour", {"color": "yellow", "price": 2, "ripe": False}),
-}
 
 
 @pytest.fixture(scope="module")
@@ -44,19 +30,6 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         indexes.find_or_make("empty", IndexMeta(model="embedder", chunk_tokens=32))
         asyncio.run(fill(index, models[0]))
         yield held.enter_context(server_of(*models, store=folder / "store.sqlite3"))
-
-
-async def fill(index: LocalIndex, model: LoadedModel) -> None:
-    with ModelThreads(1) as threads:
-        source = OneModel(model)
-        handler = LocalHandler(source, threads)
-        ingestion = Ingestion(
-            index, IndexModel(ModelRunner(handler, source, threads), "embedder"), new_call()
-        )
-        for key, (text, attributes) in TEXTS.items():
-            await ingestion.add(SearchDocument(key=key, text=text, attributes=attributes))
-        await ingestion.flush()
-        handler.close()
 
 
 def results(http: httpx.Client, text: str, **more: Any) -> list[dict[str, Any]]:

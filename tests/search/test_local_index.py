@@ -16,7 +16,7 @@ import pytest
 from index_rows import SIZE, by_vector, by_words, check_whole, new_index, row, vector_of
 
 from headrace.errors import InvalidRequest
-from headrace.search.index import IndexBusy, IndexDamaged, IndexMeta, IndexQuery, fuse
+from headrace.search.index import IndexBusy, IndexDamaged, IndexMeta, IndexQuery
 from headrace.search.local_index import LocalIndex
 from headrace.search.tables import locked
 from headrace.search.where import read_where
@@ -96,17 +96,11 @@ def test_hits_say_why(tmp_path: Path) -> None:
     assert by_text["three four"].attributes == {"lang": "en"}
     assert by_text["five six"].vector_rank == 1
     assert by_text["five six"].bm25_rank is None
-    assert by_text["five six"].score == pytest.approx(1 / 61)
+    assert by_text["five six"].score == pytest.approx(0.9)
+    why = by_text["three four"]
+    assert why.score == pytest.approx(0.1 * (why.bm25_score or 0) + 0.9 * (why.vector_score or 0))
     keyed = index.query(IndexQuery(text="one five", vector=vector_of("x"), keywords=("six",), limit=9)).hits
     assert [hit.text for hit in keyed] == ["five six"]
-
-
-def test_the_fusion_is_reciprocal_rank() -> None:
-    assert fuse([[1, 2], [2, 3]], [1.0, 0.5]) == {
-        1: 1 / 61,
-        2: pytest.approx(1 / 62 + 0.5 / 61),
-        3: pytest.approx(0.5 / 62),
-    }
 
 
 def test_wrong_rows_change_nothing(tmp_path: Path) -> None:
@@ -152,7 +146,8 @@ def test_maintenance_frees_what_is_dead(tmp_path: Path) -> None:
     check_whole(reader, [*left, ("new", ["a new text"])])
 
 
-def test_one_writer_at_a_time(tmp_path: Path) -> None:
+def test_one_writer_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.search.tables.WAIT_S", 0.1)
     index = new_index(tmp_path / "i")
     with locked(index.folder), pytest.raises(IndexBusy, match="being written"):
         index.upsert([row("a", "one")])

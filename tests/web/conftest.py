@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from browser_site import CHROMIUM, Site
 from fake import FakeEngine, FakeModel
 from in_process import Running, running_server
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Locator, Page
-
-ROOT = Path(__file__).resolve().parents[2]
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-AXE = ROOT / "web" / "node_modules" / "axe-core" / "axe.min.js"
+    from playwright.sync_api import Browser
 
 
 @pytest.fixture(scope="module")
@@ -32,39 +26,6 @@ def browser() -> Iterator[Browser]:
         started.close()
 
 
-@dataclass
-class Site:
-    """The page in a tab of its own, and what must not happen there."""
-
-    page: Page
-    url: str
-    foreign: list[str] = field(default_factory=list[str])
-    """Requests to other servers: none is let through."""
-    problems: list[str] = field(default_factory=list[str])
-    """Errors of scripts, and violations of the policy."""
-
-    def open(self, pane: str = "chat") -> Page:
-        self.page.goto(f"{self.url}/#{pane}")
-        self.page.wait_for_selector("main")
-        return self.page
-
-    def ask(self, text: str) -> Locator:
-        """Send a message; the answer when it is complete."""
-        box = self.page.get_by_label("Message", exact=True)
-        box.fill(text)
-        box.press("Enter")
-        self.done()
-        return self.page.locator("article.assistant").last
-
-    def done(self) -> None:
-        self.page.get_by_role("button", name="Regenerate").last.wait_for()
-
-    def use_key(self, key: str) -> None:
-        dialog = self.page.get_by_role("dialog", name="API key")
-        dialog.get_by_label("Key of this server").fill(key)
-        dialog.get_by_role("button", name="Use this key").click()
-
-
 @pytest.fixture
 def visit(browser: Browser) -> Iterator[Callable[..., Site]]:
     """Open tabs on servers; at the end of the test none has done what the policy forbids."""
@@ -72,7 +33,7 @@ def visit(browser: Browser) -> Iterator[Callable[..., Site]]:
 
     def start(url: str, **options: Any) -> Site:
         context = browser.new_context(**{"viewport": {"width": 1280, "height": 860}, **options})
-        context.set_default_timeout(15_000)
+        context.set_default_timeout(30_000)
         site = Site(context.new_page(), url)
         sites.append(site)
 

@@ -129,7 +129,7 @@ def test_what_is_sent_is_what_was_chosen(scripted: Callable[..., Running], visit
     options.get_by_label("System prompt").fill("Be brief.")
     options.get_by_label("Temperature").fill("0.3")
     options.get_by_label("Max tokens").fill("50")
-    options.get_by_label("Answer as").select_option("schema")
+    options.get_by_label("Answer as", exact=True).select_option("schema")
     schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
     options.get_by_label("JSON schema").fill(json.dumps(schema))
     notes = tmp_path / "notes.txt"

@@ -15,7 +15,7 @@ CHAT = {"messages": [{"role": "user", "content": "list files by size"}], "max_to
 
 
 @pytest.fixture(scope="module")
-def engine() -> Iterator[Running]:
+def engine(browser: object) -> Iterator[Running]:
     models = [load_model(name, EngineOptions(threads=1, max_num_seqs=4)) for name in ("mini", "embed")]
     with server_of(*models) as server:
         yield server

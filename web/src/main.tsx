@@ -6,10 +6,12 @@ import { isDark, nextTheme, theme } from "./lib/theme";
 import { Button, Dialog, Field, Icon, Notice } from "./lib/ui";
 import { Live } from "./live/Live";
 import { Playground } from "./playground/Playground";
+import { Requests } from "./requests/Requests";
 
 const PANES: { id: string; label: string; icon: string; view: () => JSX.Element }[] = [
   { id: "chat", label: "Chat", icon: "chat", view: () => <Chat /> },
   { id: "live", label: "Live", icon: "live", view: () => <Live /> },
+  { id: "requests", label: "Requests", icon: "requests", view: () => <Requests /> },
   { id: "playground", label: "Playground", icon: "play", view: () => <Playground /> },
 ];
 
@@ -35,7 +37,7 @@ function App(): JSX.Element {
     <>
       <a
         class="skip"
-        href={`#${pane.id}`}
+        href="#content"
         onClick={(event) => {
           event.preventDefault();
           main.current?.focus();
@@ -63,7 +65,7 @@ function App(): JSX.Element {
           <Button label={`Theme: ${theme.value}`} icon={theme.value === "auto" ? "auto" : isDark.value ? "moon" : "sun"} kind="quiet" hideText onClick={nextTheme} />
         </div>
       </header>
-      <main ref={main} tabIndex={-1}>
+      <main ref={main} id="content" tabIndex={-1}>
         {!online.value && (
           <div class="banner">
             <Notice>The server does not answer. The page goes on when it is there again.</Notice>

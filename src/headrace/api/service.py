@@ -35,6 +35,7 @@ from headrace.inference.requests import InferenceRequest
 from headrace.inference.response_store import ResponseStore
 from headrace.inference.store_threads import StoreThreads
 from headrace.search.indexes import indexes_of
+from headrace.search.readers.document_reader import DocumentReader
 from headrace.storage.aliases import Aliases
 from headrace.storage.database import Database
 from headrace.storage.ledger_store import ledger_store
@@ -72,6 +73,8 @@ class Service:
         self._searchers = ThreadPoolExecutor(2, thread_name_prefix="headrace-search")
         self.statements = Statements(settings)
         self.indexes = indexes_of(settings)
+        self.documents = DocumentReader()
+        self._readers = ThreadPoolExecutor(2, thread_name_prefix="headrace-documents")
         self.tools = ServerTools(settings)
         self.model_threads = ModelThreads(2)
         self.sources = ManagedModels(models)
@@ -197,6 +200,10 @@ class Service:
         """Run `work` that parses a large body in a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._parsers, work)
 
+    async def documents_in_thread(self, work: Callable[[], T]) -> T:
+        """Run `work` that reads a document in a thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._readers, work)
+
     async def search_in_thread(self, work: Callable[[], T]) -> T:
         """Run `work` that searches a text for patterns, or writes what was found, in a thread. One text at a
         time: then others get their turn, and a client that leaves is noticed."""
@@ -232,6 +239,8 @@ class Service:
         self.threads.close()
         self._parsers.shutdown(wait=False, cancel_futures=True)
         self._searchers.shutdown(wait=False, cancel_futures=True)
+        self._readers.shutdown(wait=False, cancel_futures=True)
+        self.documents.close()
         self.statements.close()
         self.model_threads.close()
 

@@ -24,11 +24,12 @@ def greeting(
         lines.append(f"  loaded when first used: {', '.join(others)}")
     if settings.load_on_demand:
         lines.append("  and every other model of `headrace list`, when a request names it")
+    page = "" if settings.disable_page else f"in a browser: {url}, "
     return [
         *lines,
         f"  base URL for OpenAI's clients: {url}/v1",
         f"  for Anthropic's and Ollama's: {url}",
-        f"  all endpoints: {url}/docs",
+        f"  {page}all endpoints: {url}/docs",
         f"try: {_request(model, url, needs_key=needs_key)}",
     ]
 

@@ -15,7 +15,7 @@ from headrace.config.settings import MODEL_SETTINGS, Settings
 from headrace.search.client import SearchClient
 from headrace.search.searching import NamedHit
 
-HELP = """Search the indexes that `headrace ingest` has made: by words (BM25) and by meaning (vectors), fused.
+HELP = """Search the indexes that `headrace ingest` has made: by words (BM25) and by meaning (vectors).
 
 The output has a line for each chunk: its score, document, characters of the document, and text. --json says
 also its rank by words and by vectors.

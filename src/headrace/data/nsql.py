@@ -131,6 +131,7 @@ class _Writer:
                 request,
                 id=f"{request.id}.{number}",
                 sampling={**request.sampling, "max_tokens": MAX_TOKENS, **more},
+                fit_context=True,
             )
             for number, more in enumerate(settings)
         ]

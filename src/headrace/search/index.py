@@ -13,8 +13,9 @@ from headrace.search.where import Condition, Value
 
 Mode = Literal["hybrid", "vector", "text"]
 Attributes = Mapping[str, Value]
-RRF = 60
-"""The constant of reciprocal rank fusion (Cormack et al. 2009): a part adds weight / (RRF + rank)."""
+WEIGHTS = (0.1, 0.9)
+"""Of BM25 and of the product of vectors, whose weighted sum is the score where both are there (decision
+0070)."""
 MAX_LIMIT = 1000
 MAX_ATTRIBUTES = 64
 MAX_ATTRIBUTE_TEXT = 4096
@@ -68,7 +69,8 @@ class SearchHit(Struct, frozen=True, kw_only=True):
     """A chunk that was found, and why.
 
     `position` is its number in the document, from 0. Ranks are from 1, None where that part has not found it.
-    `score` is what hits are ordered by: of the fusion, or of the reranker where there is one.
+    `score` is what hits are ordered by: the weighted sum of both parts' scores, that of the one part where
+    only one was asked for, or the reranker's.
     """
 
     key: str
@@ -87,14 +89,14 @@ class SearchHit(Struct, frozen=True, kw_only=True):
 
 class IndexQuery(Struct, frozen=True, kw_only=True):
     """What is looked for: `text` by its words, `vector` (of length 1) by direction; each of `keywords` must
-    be in a hit; `weights` are those of words and vectors in the fusion."""
+    be in a hit; `weights` are those of BM25 and of products of vectors."""
 
     text: str = ""
     vector: Array | None = None
     keywords: tuple[str, ...] = ()
     where: Condition | None = None
     limit: int = 10
-    weights: tuple[float, float] = (1.0, 1.0)
+    weights: tuple[float, float] = WEIGHTS
 
 
 class Found(Struct, frozen=True):
@@ -102,6 +104,17 @@ class Found(Struct, frozen=True):
 
     hits: tuple[SearchHit, ...]
     generation: int
+
+
+class IndexedDocument(Struct, frozen=True):
+    """A document of an index; `at_s` is when it was indexed, in seconds since 1970, `characters` those of its
+    chunks."""
+
+    key: str
+    title: str
+    attributes: Attributes
+    at_s: int
+    characters: int
 
 
 class IndexVersion(Struct, frozen=True, kw_only=True):
@@ -147,15 +160,6 @@ class Index(Protocol):
     def maintain(self, *, force: bool = False) -> bool:
         """Free what is not used any more, where that is worth it or with `force`; whether it did."""
         ...
-
-
-def fuse(ranked: Sequence[Sequence[int]], weights: Sequence[float]) -> dict[int, float]:
-    """Of ids in several orders, best first, the fused score of each id."""
-    scores: dict[int, float] = {}
-    for ids, weight in zip(ranked, weights, strict=True):
-        for rank, found in enumerate(ids, 1):
-            scores[found] = scores.get(found, 0.0) + weight / (RRF + rank)
-    return scores
 
 
 def check_limit(limit: int) -> None:

@@ -88,9 +88,12 @@ def _below(folder: Path) -> Iterator[Path]:
 class Ingestion:
     """Adds documents to an index by a model, in portions that become visible together."""
 
-    def __init__(self, index: LocalIndex, model: IndexModel, call: CallContext) -> None:
+    def __init__(
+        self, index: LocalIndex, model: IndexModel, call: CallContext, chunk_tokens: int | None = None
+    ) -> None:
+        """`chunk_tokens` are those of the index where they are not given."""
         self._index, self._model, self._call = index, model, call
-        self._tokens = index.meta().chunk_tokens
+        self._tokens = chunk_tokens or index.meta().chunk_tokens
         self._rows: list[IndexRow] = []
         self.report = IngestReport()
         self._known = index.digests()

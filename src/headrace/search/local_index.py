@@ -12,7 +12,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from msgspec.structs import replace
@@ -22,6 +22,7 @@ from headrace.ops.value import Array
 from headrace.search.index import (
     Found,
     IndexDamaged,
+    IndexedDocument,
     IndexMeta,
     IndexQuery,
     IndexRow,
@@ -30,7 +31,6 @@ from headrace.search.index import (
     TextSpan,
     check_limit,
     check_row,
-    fuse,
 )
 from headrace.search.tables import FILE, make_file, meta_of, reading, set_meta, writing
 from headrace.search.vectors import MAX_SIZE, Mask, Nearest, VectorFiles
@@ -40,7 +40,7 @@ from headrace.search.words import match_of
 T = TypeVar("T")
 DEPTH = 4
 """Chunks that each part finds for each hit that is wanted."""
-LEAST_DEPTH = 50
+LEAST_DEPTH = 100
 DEAD_SHARE = 0.25
 TRIES = 3
 _JOINED = "chunks c JOIN documents d ON d.number = c.document"
@@ -84,10 +84,24 @@ class LocalIndex:
             details=json.loads(str(found["details"])),
         )
 
-    def set_details(self, details: Mapping[str, object]) -> None:
+    def change_details(self, change: Callable[[dict[str, Any]], None]) -> None:
         """Change what is kept with it for its owner."""
         with writing(self.folder) as connection:
+            details = json.loads(str(meta_of(connection)["details"]))
+            change(details)
             set_meta(connection, {"details": json.dumps(details)})
+
+    def documents(self, key: str | None = None) -> list[IndexedDocument]:
+        """The documents, oldest first; of a key alone where one is given."""
+        sql = (
+            "SELECT d.key, d.title, d.attributes, d.at_s, coalesce(sum(length(c.text)), 0) FROM documents d"
+            " LEFT JOIN chunks c ON c.document = d.number WHERE ?1 IS NULL OR d.key = ?1 GROUP BY d.number"
+        )
+        with reading(self.folder) as connection:
+            return [
+                IndexedDocument(key, title, json.loads(attributes), at_s, size)
+                for key, title, attributes, at_s, size in connection.execute(sql, (key,))
+            ]
 
     def digests(self, prefix: str = "") -> dict[str, bytes]:
         """The digests of the documents whose keys begin so, by key."""
@@ -147,7 +161,7 @@ class LocalIndex:
             return found
 
     def query(self, query: IndexQuery) -> Found:
-        """As `Index.query`: words by BM25, vectors by their product, fused by rank."""
+        """As `Index.query`: words by BM25, vectors by their product, and their weighted sum."""
         check_limit(query.limit)
         return self._read(lambda connection: self._query(connection, query))
 
@@ -239,30 +253,38 @@ class LocalIndex:
         meta = meta_of(connection)
         depth = max(LEAST_DEPTH, DEPTH * query.limit)
         filtered = None if query.where is None else sql_of(query.where, "d.attributes")
-        words = _by_words(connection, match_of(query.text, query.keywords), filtered, depth)
+        match = match_of(query.text, query.keywords)
+        words = _by_words(connection, match, filtered, depth)
         nearest = self._by_vector(connection, meta, query, filtered, depth)
-        near = [int(one) + 1 for one in nearest.ids] if nearest is not None else []
-        near = _ties_by_key(connection, near, nearest, depth)
-        if query.keywords and nearest is not None:
+        near = [] if nearest is None else _ties_by_key(connection, nearest, depth)
+        if query.keywords:
             near = _with_words(connection, near, query.keywords)
-        scores = fuse((list(words), near), query.weights)
+        products = self._products(meta, query, list({**words, **dict.fromkeys(near)}))
         ranks = {found: rank for rank, found in enumerate(near, 1)}
         places = {found: rank for rank, found in enumerate(words, 1)}
-        products = (
-            {} if nearest is None else dict(zip(nearest.ids.tolist(), nearest.scores.tolist(), strict=True))
-        )
         hits = [
             replace(
                 hit,
+                score=_score(words.get(number), products.get(number), match, query.weights),
                 bm25_rank=places.get(number),
                 bm25_score=words.get(number),
                 vector_rank=ranks.get(number),
-                vector_score=products.get(number - 1) if number in ranks else None,
+                vector_score=products.get(number),
             )
-            for number, hit in _hits(connection, scores).items()
+            for number, hit in _hits(connection, {**words, **ranks}).items()
         ]
         hits.sort(key=lambda hit: (-hit.score, hit.key, hit.position))
         return Found(tuple(hits[: query.limit]), int(meta["generation"]))
+
+    def _products(
+        self, meta: Mapping[str, str | int | float], query: IndexQuery, ids: Sequence[int]
+    ) -> dict[int, float]:
+        """Of each id the product of its vector with the query's."""
+        if query.vector is None or not meta["size"] or not ids:
+            return {}
+        rows = np.array(ids, np.int64) - 1
+        found = self._files(meta).products(query.vector, rows, int(meta["rows"]))
+        return dict(zip(ids, found.tolist(), strict=True))
 
     def _by_vector(
         self,
@@ -381,20 +403,28 @@ def _with_words(connection: sqlite3.Connection, ids: Sequence[int], keywords: Se
     return [one for one in ids if one in found]
 
 
-def _ties_by_key(
-    connection: sqlite3.Connection, ids: list[int], nearest: Nearest | None, depth: int
-) -> list[int]:
-    """Ids of vectors in order, those with equal scores by their keys, up to `depth`."""
-    if nearest is None or len(np.unique(nearest.scores)) == len(ids):
+def _ties_by_key(connection: sqlite3.Connection, nearest: Nearest, depth: int) -> list[int]:
+    """Ids in order, those with equal scores by their keys, up to `depth`."""
+    ids = [row + 1 for row in nearest.ids.tolist()]
+    scores = dict(zip(ids, nearest.scores.tolist(), strict=True))
+    if len(set(scores.values())) == len(ids):
         return ids[:depth]
     sql = f"SELECT c.id, d.key, c.position FROM {_JOINED} WHERE c.id IN (SELECT value FROM json_each(?))"
     keys = {number: (key, at) for number, key, at in connection.execute(sql, (json.dumps(ids),))}
-    scores = dict(zip(ids, nearest.scores.tolist(), strict=True))
     return sorted(ids, key=lambda one: (-scores[one], keys[one]))[:depth]
 
 
-def _hits(connection: sqlite3.Connection, scores: Mapping[int, float]) -> dict[int, SearchHit]:
-    """The chunks of some ids, with their fused scores."""
+def _score(
+    bm25: float | None, product: float | None, match: str | None, weights: tuple[float, float]
+) -> float:
+    """The weighted sum; one part alone is what it is. Words that were not found count nothing."""
+    if product is None:
+        return bm25 or 0.0
+    return product if match is None else weights[0] * (bm25 or 0.0) + weights[1] * product
+
+
+def _hits(connection: sqlite3.Connection, ids: Iterable[int]) -> dict[int, SearchHit]:
+    """The chunks of some ids, without scores."""
     sql = (
         f"SELECT c.id, d.key, d.title, d.attributes, c.text, c.start, c.end, c.position FROM {_JOINED}"
         " WHERE c.id IN (SELECT value FROM json_each(?))"
@@ -407,9 +437,9 @@ def _hits(connection: sqlite3.Connection, scores: Mapping[int, float]) -> dict[i
             text=text,
             span=TextSpan(start, end),
             position=position,
-            score=scores[number],
+            score=0.0,
         )
         for number, key, title, attributes, text, start, end, position in connection.execute(
-            sql, (json.dumps(list(scores)),)
+            sql, (json.dumps(list(ids)),)
         )
     }

@@ -35,7 +35,6 @@ class SearchRequest(Struct, frozen=True, kw_only=True):
     where: Condition | None = None
     keywords: tuple[str, ...] = ()
     rerank: str | None = None
-    weights: tuple[float, float] = (1.0, 1.0)
 
 
 class NamedHit(Struct, frozen=True):
@@ -66,7 +65,6 @@ async def search(
             keywords=request.keywords,
             where=request.where,
             limit=depth,
-            weights=request.weights,
         )
         got = await asyncio.to_thread(index.query, query)
         found += [NamedHit(index.folder.name, got.generation, hit) for hit in got.hits]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
+import time
 from collections.abc import Generator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -15,6 +16,8 @@ from headrace.storage.database import open_private
 
 FILE, LOCK = "index.sqlite", "lock"
 _BUSY_S = 5.0
+WAIT_S = 5.0
+"""For another writer, which commits a portion at a time."""
 _SCHEMA = (
     "CREATE TABLE meta (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID",
     """CREATE TABLE documents (
@@ -84,15 +87,26 @@ def locked(folder: Path) -> Generator[None]:
     """While no other writes; the lock ends with its process."""
     descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        end_s = time.monotonic() + WAIT_S
+        while not _takes(descriptor):
+            if time.monotonic() > end_s:
+                raise IndexBusy(
+                    f"the index {folder.name} is being written by another program or request: try again"
+                    " later",
+                    reason="index",
+                )
+            time.sleep(0.02)
         yield
-    except BlockingIOError:
-        raise IndexBusy(
-            f"the index {folder.name} is being written by another program or request: try again later",
-            reason="index",
-        ) from None
     finally:
         os.close(descriptor)
+
+
+def _takes(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 @contextmanager

@@ -89,6 +89,10 @@ class VectorFiles:
         """The vectors of some of the first `count` rows."""
         return np.asarray(self._map(count)[0][ids])
 
+    def products(self, query: Array, ids: Ids, count: int) -> Array:
+        """The products of a unit query with some of the first `count` rows, as `nearest` has them."""
+        return self._exact(query, ids, count)
+
     def nearest(self, query: Array, count: int, allowed: Mask | None, limit: int, error: float) -> Nearest:
         """The `limit` vectors with the largest products with a unit query, among the first `count` rows and
         those that a mask [count] allows. `error` is the largest that `append` has returned for them."""

@@ -25,7 +25,7 @@ class ModelMemory(Struct, frozen=True):
     other: int = 0
 
 
-class ModelWork(Struct, frozen=True):
+class WeightUse(Struct, frozen=True):
     """Bytes of weights that a step reads at least, and operations of a token; of a model that is loaded."""
 
     bytes: int = 0
@@ -82,7 +82,7 @@ class LiveFigures(Struct, frozen=True, kw_only=True):
     machine: MachinePeaks | None = None
 
 
-def live_model(report: ModelReport, memory: ModelMemory, work: ModelWork, max_running: int) -> LiveModel:
+def live_model(report: ModelReport, memory: ModelMemory, work: WeightUse, max_running: int) -> LiveModel:
     """The figures of one model, from what its metrics are made of."""
     meter, status = report.meter, report.status
     return LiveModel(

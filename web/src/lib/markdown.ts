@@ -8,7 +8,8 @@ const SAFE_LINK = /^(?:https?:\/\/|mailto:)/i;
 const ALLOWED_TAGS = (
   "p br hr h1 h2 h3 h4 h5 h6 strong em del code pre ul ol li blockquote a table thead tbody tr th td span div button input"
 ).split(" ");
-const ALLOWED_ATTR = ["href", "class", "start", "align", "type", "disabled", "checked", "data-copy", "title", "tabindex", "aria-label", "role"];
+const PLAIN_ATTR = ["class", "start", "align", "type", "disabled", "checked", "data-copy", "title", "tabindex", "aria-label", "role"];
+const ALLOWED_ATTR = ["href", ...PLAIN_ATTR];
 
 function link(href: string, html: string): string {
   const target = href.trim();
@@ -63,7 +64,7 @@ export type SafeHtml = { readonly __html: string };
 const TRUSTED = "trustedTypes" in globalThis;
 
 function sanitize(html: string): SafeHtml {
-  const options = { ALLOWED_TAGS, ALLOWED_ATTR, ALLOWED_URI_REGEXP: SAFE_LINK, ALLOW_DATA_ATTR: false, ALLOW_ARIA_ATTR: false };
+  const options = { ALLOWED_TAGS, ALLOWED_ATTR, ALLOWED_URI_REGEXP: SAFE_LINK, ADD_URI_SAFE_ATTR: PLAIN_ATTR, ALLOW_DATA_ATTR: false, ALLOW_ARIA_ATTR: false };
   // Preact passes on what it gets to innerHTML; its types know only strings.
   const clean: unknown = TRUSTED ? DOMPurify.sanitize(html, { ...options, RETURN_TRUSTED_TYPE: true }) : DOMPurify.sanitize(html, options);
   return { __html: clean as string };

@@ -17,13 +17,15 @@ interface Props {
   times: number[]; // Unix seconds
   series: Series[];
   shown?: (value: number) => string;
+  isCount?: boolean; // whole numbers only
 }
 
 const HEIGHT = 190;
+const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000];
 const TABLE_ROWS = 10;
 
 /** Lines over time, with the last values as a table for those who do not see them. */
-export function Chart({ title, unit, times, series, shown = rate }: Props): JSX.Element {
+export function Chart({ title, unit, times, series, shown = rate, isCount = false }: Props): JSX.Element {
   const box = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);
   const dark = isDark.value;
@@ -36,12 +38,13 @@ export function Chart({ title, unit, times, series, shown = rate }: Props): JSX.
       {
         width: element.clientWidth,
         height: HEIGHT,
+        padding: [12, 28, 0, 0],
         legend: { show: false },
         cursor: { show: false },
-        scales: { x: { time: true }, y: { range: (_, __, most) => [0, most > 0 ? most * 1.1 : 1] } },
+        scales: { x: { time: true }, y: { range: (_, __, most) => [0, isCount ? Math.max(4, most + 1) : most > 0 ? most * 1.1 : 1] } },
         axes: [
           { ...axis, space: 80, values: (_, ticks) => ticks.map((tick) => time(tick * 1000)) },
-          { ...axis, size: 64, values: (_, ticks) => ticks.map((tick) => shown(tick)) },
+          { ...axis, size: 64, ...(isCount ? { incrs: WHOLE } : {}), values: (_, ticks) => ticks.map((tick) => shown(tick)) },
         ],
         series: [
           {},

@@ -82,6 +82,7 @@ function Figures({ event, model }: { event: LiveEvent; model: string }): JSX.Ele
           unit="sequences"
           times={times}
           shown={whole}
+          isCount
           series={[
             { label: "running", color: "--line-1", values: events.map((one) => sum(one, model, (each) => each.running)) },
             { label: "waiting", color: "--line-3", values: events.map((one) => sum(one, model, (each) => each.waiting)), isDashed: true },
@@ -231,7 +232,7 @@ function Memory({ event, model }: { event: LiveEvent; model: string }): JSX.Elem
         <h2 id="memory-title">Models</h2>
         <span class="hint">{event.memory_bytes > 0 && `${bytes(event.memory_bytes)} for all models together`}</span>
       </div>
-      <div class="table-box" tabIndex={0} role="region" aria-labelledby="memory-title">
+      <div class="table-box" tabIndex={0} role="region" aria-label="Table of models">
         <table>
           <thead>
             <tr>

@@ -3,7 +3,7 @@ import { useState } from "preact/hooks";
 import { Field } from "../lib/ui";
 import { type Explained, ModelField, TrialForm, TrialResult, useTrial } from "./trial";
 
-const EXAMPLE = "Ada Lovelace met Charles Babbage in London in June 1833. The Analytical Engine was never built; the Science Museum shows a part of it.";
+const EXAMPLE = "Ada Lovelace was born in London. She worked with Charles Babbage of Cambridge University.";
 const COLORS = 6;
 
 interface Entity {
@@ -41,7 +41,7 @@ export function Entities(): JSX.Element {
   return (
     <>
       <TrialForm trial={trial} label="Find entities" onSubmit={submit}>
-        <Field label="Text">{(id) => <textarea id={id} rows={5} required value={text} onInput={(event) => setText(event.currentTarget.value)} />}</Field>
+        <Field label="Text">{(id) => <textarea id={id} rows={3} required value={text} onInput={(event) => setText(event.currentTarget.value)} />}</Field>
         <div class="fields">
           <Field label="Labels" hint="Separated by commas, in your own words.">
             {(id, hint) => <input id={id} aria-describedby={hint} value={labels} onInput={(event) => setLabels(event.currentTarget.value)} />}
@@ -73,7 +73,7 @@ function Marked({ text, entities }: { text: string; entities: Entity[] }): JSX.E
     parts.push(
       <mark key={one.start} class={`entity entity-${colorOf(one.label)}`}>
         {points.slice(one.start, one.end).join("")}
-        <span class="label">{one.label}</span>
+        <span class="label"> {one.label}</span>
       </mark>,
     );
     at = one.end;

@@ -2,22 +2,31 @@ import type { JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import type { ExplainNode } from "../chat/conversation";
 import { Waterfall } from "../explain/Waterfall";
-import { seconds, time, whole } from "../lib/format";
-import { ApiError, call, getJson, messageOf, retried } from "../lib/http";
+import { models } from "../chat/state";
+import { day, seconds, time, whole } from "../lib/format";
+import { getJson, messageOf, retried } from "../lib/http";
 import { Button, CopyButton, Notice } from "../lib/ui";
 
 const PAGE = 50;
+
+const STATUSES = ["completed", "failed", "cancelled"];
 
 interface Entry {
   id: string;
   created: number;
   endpoint: string;
   model: string | null;
-  status: number;
+  status: string;
+  http_status: number;
+  error: string | null;
   input_tokens: number | null;
+  cached_tokens: number | null;
   output_tokens: number | null;
-  duration_s: number | null;
+  duration_s: number;
   ttft_s: number | null;
+  key: string | null;
+  trace_id: string | null;
+  body?: string | null;
 }
 
 interface Page {
@@ -28,19 +37,24 @@ interface Page {
 
 export function Requests(): JSX.Element {
   const [entries, setEntries] = useState<Entry[]>([]);
-  const [hasMore, setMore] = useState(false);
+  const [next, setNext] = useState<string | null>(null);
   const [error, setError] = useState("");
   const [isRead, setRead] = useState(false);
   const [query, setQuery] = useState("");
   const [endpoint, setEndpoint] = useState("");
-  const [outcome, setOutcome] = useState("");
+  const [model, setModel] = useState("");
+  const [status, setStatus] = useState("");
   const [opened, setOpened] = useState<string | null>(null);
+  const [endpoints, setEndpoints] = useState<string[]>([]);
 
   const read = async (after?: string): Promise<void> => {
+    const chosen = new URLSearchParams({ limit: String(PAGE) });
+    for (const [name, value] of Object.entries({ endpoint, model, status, after })) if (value) chosen.set(name, value);
     try {
-      const page = await getJson<Page>(`v1/requests?limit=${PAGE}${after ? `&after=${encodeURIComponent(after)}` : ""}`);
+      const page = await getJson<Page>(`v1/requests?${chosen.toString()}`);
       setEntries((before) => (after ? [...before, ...page.data] : page.data));
-      setMore(page.has_more);
+      setEndpoints((before) => [...new Set([...before, ...page.data.map((one) => one.endpoint)])].sort());
+      setNext(page.has_more ? page.last_id : null);
       setError("");
     } catch (failure) {
       setError(messageOf(failure));
@@ -48,16 +62,11 @@ export function Requests(): JSX.Element {
     setRead(true);
   };
   const again = retried.value;
-  useEffect(() => void read(), [again]);
+  useEffect(() => void read(), [again, endpoint, model, status]);
 
-  const endpoints = [...new Set(entries.map((one) => one.endpoint))].sort();
   const words = query.toLowerCase();
-  const shown = entries.filter(
-    (one) =>
-      (!endpoint || one.endpoint === endpoint) &&
-      (!outcome || (outcome === "ok") === isOk(one.status)) &&
-      (!words || `${one.id} ${one.model ?? ""} ${one.endpoint} ${one.status}`.toLowerCase().includes(words)),
-  );
+  const shown = entries.filter((one) => !words || `${one.id} ${one.key ?? ""} ${one.error ?? ""} ${one.trace_id ?? ""}`.toLowerCase().includes(words));
+  const isFiltered = Boolean(endpoint || model || status);
   return (
     <div class="pane">
       <div class="pane-head">
@@ -67,20 +76,27 @@ export function Requests(): JSX.Element {
       </div>
       {error && <Notice>{error}</Notice>}
       <div class="filters" role="search" aria-label="Filter requests">
-        <input type="search" aria-label="Filter by id, model or status" placeholder="Filter by id, model or status" value={query} onInput={(event) => setQuery(event.currentTarget.value)} />
+        <input type="search" aria-label="Find by id, key, error or trace" placeholder="Id, key, error or trace" value={query} onInput={(event) => setQuery(event.currentTarget.value)} />
         <select aria-label="Endpoint" value={endpoint} onChange={(event) => setEndpoint(event.currentTarget.value)}>
           <option value="">all endpoints</option>
           {endpoints.map((one) => (
             <option key={one}>{one}</option>
           ))}
         </select>
-        <select aria-label="Outcome" value={outcome} onChange={(event) => setOutcome(event.currentTarget.value)}>
+        <select aria-label="Model" value={model} onChange={(event) => setModel(event.currentTarget.value)}>
+          <option value="">all models</option>
+          {models.value.map((one) => (
+            <option key={one.id}>{one.id}</option>
+          ))}
+        </select>
+        <select aria-label="Status" value={status} onChange={(event) => setStatus(event.currentTarget.value)}>
           <option value="">all outcomes</option>
-          <option value="ok">succeeded</option>
-          <option value="failed">failed</option>
+          {STATUSES.map((one) => (
+            <option key={one}>{one}</option>
+          ))}
         </select>
       </div>
-      {isRead && !error && !entries.length && <p class="hint">No requests yet. The server keeps them where it runs with --log-requests.</p>}
+      {isRead && !error && !entries.length && <p class="hint">{isFiltered ? "None fits the filter." : "No request has ended yet."}</p>}
       {entries.length > 0 && (
         <div class="card">
           <div class="table-box" tabIndex={0} role="region" aria-label="Requests">
@@ -111,7 +127,7 @@ export function Requests(): JSX.Element {
                     <th scope="row">
                       <button type="button" class="fold" aria-expanded={opened === one.id} onClick={() => setOpened(opened === one.id ? null : one.id)}>
                         <span class="sr-only">Explain the request of </span>
-                        {time(one.created * 1000)}
+                        {when(one.created)}
                       </button>
                     </th>
                     <td class="mono">{one.endpoint}</td>
@@ -119,7 +135,7 @@ export function Requests(): JSX.Element {
                       <bdi>{one.model ?? "–"}</bdi>
                     </td>
                     <td>
-                      <span class={`badge ${isOk(one.status) ? "ok" : "error"}`}>{one.status}</span>
+                      <span class={`badge ${one.status}`}>{one.status}</span>
                     </td>
                     <td class="num">{counted(one.input_tokens)}</td>
                     <td class="num">{counted(one.output_tokens)}</td>
@@ -138,9 +154,9 @@ export function Requests(): JSX.Element {
             </table>
           </div>
           {!shown.length && <p class="hint">None of {whole(entries.length)} requests fits the filter.</p>}
-          {hasMore && (
+          {next && (
             <div class="row">
-              <Button label="Show more" onClick={() => void read(entries.at(-1)?.id)} />
+              <Button label="Show more" onClick={() => void read(next)} />
             </div>
           )}
         </div>
@@ -149,8 +165,9 @@ export function Requests(): JSX.Element {
   );
 }
 
-function isOk(status: number): boolean {
-  return status < 400;
+function when(createdS: number): string {
+  const date = day(createdS * 1000);
+  return date === "Today" ? time(createdS * 1000) : `${date}, ${time(createdS * 1000)}`;
 }
 
 function counted(value: number | null): string {
@@ -160,27 +177,80 @@ function counted(value: number | null): string {
 function Opened({ entry }: { entry: Entry }): JSX.Element {
   const [tree, setTree] = useState<ExplainNode | null>(null);
   const [said, say] = useState("");
+  const [body, setBody] = useState<string | null>(null);
   useEffect(() => {
     const abort = new AbortController();
+    const path = `v1/requests/${encodeURIComponent(entry.id)}`;
     const read = async (): Promise<void> => {
       try {
-        const reply = await call(`v1/requests/${encodeURIComponent(entry.id)}/explain`, { signal: abort.signal });
-        const found = (await reply.json()) as ExplainNode & { explain?: ExplainNode };
-        setTree(found.explain ?? found);
+        setBody((await getJson<Entry>(path, { signal: abort.signal })).body ?? null);
+        setTree(await getJson<ExplainNode>(`${path}/explain`, { signal: abort.signal }));
       } catch (error) {
-        if (!abort.signal.aborted) say(error instanceof ApiError && error.status === 404 ? "Of this request no tree was kept." : messageOf(error));
+        if (!abort.signal.aborted) say(messageOf(error));
       }
     };
     void read();
     return () => abort.abort();
   }, [entry.id]);
+  const facts: [string, string | null][] = [
+    ["Request", entry.id],
+    ["Trace", entry.trace_id],
+    ["Key", entry.key],
+    ["HTTP status", String(entry.http_status)],
+    ["Cached tokens", entry.cached_tokens === null ? null : whole(entry.cached_tokens)],
+    ["Error", entry.error],
+  ];
   return (
     <div class="trial">
-      <div class="row">
-        <span class="mono">{entry.id}</span>
-        <CopyButton label="Copy the id" text={() => entry.id} />
-      </div>
+      <dl class="pairs-list">
+        {facts.map(
+          ([name, value]) =>
+            value && (
+              <div key={name}>
+                <dt>{name}</dt>
+                <dd class="mono">{value}</dd>
+              </div>
+            ),
+        )}
+      </dl>
       {tree ? <Waterfall tree={tree} /> : <p class="hint">{said || "Reading…"}</p>}
+      {body !== null && <Replay endpoint={entry.endpoint} body={body} />}
     </div>
+  );
+}
+
+/** What the client sent, where the server keeps it, to be sent again. */
+function Replay({ endpoint, body }: { endpoint: string; body: string }): JSX.Element {
+  const [reply, setReply] = useState("");
+  const [error, setError] = useState("");
+  const replay = async (): Promise<void> => {
+    setError("");
+    try {
+      const sent = JSON.parse(body) as Record<string, unknown>;
+      const found = await getJson<unknown>(endpoint.replace(/^\//, ""), { body: "stream" in sent ? { ...sent, stream: false, stream_options: undefined } : sent });
+      setReply(JSON.stringify(found, null, 2));
+    } catch (failure) {
+      setError(messageOf(failure));
+    }
+  };
+  return (
+    <details>
+      <summary>What was sent</summary>
+      <div class="trial">
+        <pre class="code-box" tabIndex={0} role="region" aria-label="What was sent">
+          {body.slice(0, 20_000)}
+        </pre>
+        <div class="row">
+          <Button label="Send it again" icon="again" onClick={() => void replay()} />
+          <CopyButton text={() => body} />
+        </div>
+        {error && <Notice>{error}</Notice>}
+        {reply && (
+          <pre class="code-box" tabIndex={0} role="region" aria-label="The new reply">
+            {reply.slice(0, 20_000)}
+          </pre>
+        )}
+      </div>
+    </details>
   );
 }

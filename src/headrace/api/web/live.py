@@ -25,7 +25,7 @@ from headrace.inference.accounts import RateLimited
 from headrace.loading.loader import usable_cores
 from headrace.loading.roofline import peak_of
 from headrace.telemetry.histogram import SECONDS
-from headrace.telemetry.live import LiveFigures, MachinePeaks, ModelMemory, ModelWork, live_model
+from headrace.telemetry.live import LiveFigures, MachinePeaks, ModelMemory, WeightUse, live_model
 
 if TYPE_CHECKING:
     from headrace.engine.client import LoadedModel
@@ -146,13 +146,13 @@ class LiveReply(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def _sizes(model: LoadedModel | None) -> tuple[ModelMemory, ModelWork, int]:
+def _sizes(model: LoadedModel | None) -> tuple[ModelMemory, WeightUse, int]:
     if model is None:
-        return ModelMemory(), ModelWork(), 0
+        return ModelMemory(), WeightUse(), 0
     plan = model.plan
     other = max(0, plan.total_bytes - plan.weights_bytes - plan.kv_bytes)
     memory = ModelMemory(plan.weights_bytes, plan.kv_bytes, other)
-    work = ModelWork(plan.weight_bytes_per_token, plan.operations_per_token)
+    work = WeightUse(plan.weight_bytes_per_token, plan.operations_per_token)
     return memory, work, model.engine.limits.max_num_seqs
 
 

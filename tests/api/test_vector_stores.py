@@ -1,0 +1,121 @@
+"""OpenAI's vector stores, by its official client."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import openai
+import pytest
+from in_process import Running, server_of
+
+from encoder_models import load_encoders
+
+FRUIT = b"# Lemons\n\nLemons are sour and yellow.\n\n# Plums\n\nPlums are sweet and blue."
+KEYS = {"api_key": "one,two"}
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    folder = tmp_path_factory.mktemp("stores")
+    with ExitStack() as held:
+        models = load_encoders(folder / "models", held, "embedder")
+        yield held.enter_context(server_of(*models, store=folder / "store.sqlite3", **KEYS))
+
+
+@pytest.fixture(scope="module")
+def client(served: Running) -> openai.OpenAI:
+    return served.openai(api_key="one")
+
+
+def upload(client: openai.OpenAI, name: str, data: bytes) -> str:
+    return client.files.create(file=(name, io.BytesIO(data)), purpose="assistants").id
+
+
+def test_a_store_from_its_first_file_to_its_end(client: openai.OpenAI) -> None:
+    lemons = upload(client, "fruit.md", FRUIT)
+    store = client.vector_stores.create(name="Fruit", file_ids=[lemons], metadata={"a": "b"})
+    assert (store.name, store.status, store.metadata) == ("Fruit", "completed", {"a": "b"})
+    assert (store.file_counts.completed, store.file_counts.total) == (1, 1)
+    hit = client.vector_stores.search(store.id, query="sour lemons").data[0]
+    assert (hit.file_id, hit.filename) == (lemons, "fruit.md")
+    assert "Lemons are sour" in " ".join(hit.content[0].text.split())
+    assert 0 < hit.score < 1
+
+    other = upload(client, "apples.txt", b"Apples are red.")
+    added = client.vector_stores.files.create_and_poll(
+        vector_store_id=store.id, file_id=other, attributes={"color": "red", "price": 3}
+    )
+    assert (added.status, added.attributes) == ("completed", {"color": "red", "price": 3})
+    filters: Any = {"type": "and", "filters": [{"type": "eq", "key": "color", "value": "red"}]}
+    found = client.vector_stores.search(store.id, query="fruit", filters=filters).data
+    assert [one.file_id for one in found] == [other]
+    assert {one.id for one in client.vector_stores.files.list(store.id)} == {lemons, other}
+    content = client.vector_stores.files.content(other, vector_store_id=store.id)
+    assert [part.text for part in content] == ["Apples are red."]
+
+    assert client.vector_stores.files.delete(other, vector_store_id=store.id).deleted
+    assert client.vector_stores.search(store.id, query="apples", filters=filters).data == []
+    changed = client.vector_stores.update(store.id, name="Fruits")
+    assert (changed.name, changed.metadata) == ("Fruits", {"a": "b"})
+    assert store.id in [one.id for one in client.vector_stores.list(limit=100)]
+    assert client.vector_stores.delete(store.id).deleted
+    with pytest.raises(openai.NotFoundError):
+        client.vector_stores.retrieve(store.id)
+    assert client.files.retrieve(lemons).filename == "fruit.md"
+
+
+def test_batches_and_files_that_fail(client: openai.OpenAI) -> None:
+    store = client.vector_stores.create(name="x")
+    good, bad = upload(client, "a.txt", b"Some words."), upload(client, "b.txt", b"ab\xff")
+    batch = client.vector_stores.file_batches.create_and_poll(store.id, file_ids=[good, bad])
+    assert batch.status == "completed"
+    assert (batch.file_counts.completed, batch.file_counts.failed) == (1, 1)
+    files = client.vector_stores.file_batches.list_files(batch.id, vector_store_id=store.id)
+    states = {one.id: one for one in files}
+    assert states[good].status == "completed"
+    assert states[bad].status == "failed"
+    assert states[bad].last_error is not None
+    assert "no text in UTF-8" in states[bad].last_error.message
+    assert [one.file_id for one in client.vector_stores.search(store.id, query="words").data] == [good]
+    assert client.vector_stores.file_batches.cancel(batch.id, vector_store_id=store.id).status == "completed"
+
+
+def test_every_key_sees_its_own(served: Running, client: openai.OpenAI) -> None:
+    store = client.vector_stores.create(name="mine", file_ids=[upload(client, "a.txt", b"secret words")])
+    other = served.openai(api_key="two")
+    assert store.id not in [one.id for one in other.vector_stores.list(limit=100)]
+    for call in (
+        lambda: other.vector_stores.retrieve(store.id),
+        lambda: other.vector_stores.search(store.id, query="secret"),
+        lambda: other.vector_stores.delete(store.id),
+        lambda: other.vector_stores.files.list(store.id),
+        lambda: other.vector_stores.retrieve("../x"),
+        lambda: client.vector_stores.files.create(store.id, file_id="file-none"),
+    ):
+        with pytest.raises(openai.NotFoundError):
+            call()
+    reply = served.http(headers={"authorization": "Bearer two"}).post("/v1/search", json={"text": "secret"})
+    assert reply.status_code == 404
+    named = {"text": "secret", "datasets": [store.id]}
+    for key in ("one", "two"):
+        http = served.http(headers={"authorization": f"Bearer {key}"})
+        assert http.post("/v1/search", json=named).status_code == 404
+
+
+def test_pages_of_stores(client: openai.OpenAI) -> None:
+    made = [client.vector_stores.create(name=f"page {number}").id for number in range(3)]
+    listed = [one.id for one in client.vector_stores.list(limit=1) if one.id in made]
+    assert sorted(listed) == sorted(made)
+
+
+def test_wrong_filters_and_sizes(client: openai.OpenAI) -> None:
+    store = client.vector_stores.create()
+    wrong: Any = {"type": "like", "key": "a", "value": "b"}
+    with pytest.raises(openai.BadRequestError, match="filters cannot be read"):
+        client.vector_stores.search(store.id, query="x", filters=wrong)
+    with pytest.raises(openai.BadRequestError, match="max_num_results"):
+        client.vector_stores.search(store.id, query="x", max_num_results=51)
+    assert client.vector_stores.search(store.id, query="x").data == []
