@@ -152,9 +152,8 @@ def test_steps_are_learned_from() -> None:
     paced = Pacing(PaceOptions())
     one, other = prompt(0, 600), stream(1)
     for _ in range(2):
-        paced.learn(
-            work_of([ScheduledChunk(one, 0, 512, False), ScheduledChunk(other, 99, 1, True)]), 0.2, 1.0
-        )
+        chunks = [ScheduledChunk(one, 0, 512, False), ScheduledChunk(other, 99, 1, True)]
+        paced.learn(work_of(chunks), 0.2, 1.0)
     assert paced.times.known
     assert paced.times.seconds(StepWork(512, 1, attended(0, 512) + 100)) == pytest.approx(0.2, rel=0.01)
 
