@@ -176,8 +176,9 @@ class Engine:
         return self._admission.receive(idle=idle)
 
     def _step(self, executor: Executor) -> None:
-        running = self._scheduler.running
-        self._timer.begin(self._turns.begin(self._pacing.ask(running, self._timer.ended_s)))
+        ask = self._pacing.ask(self._scheduler.candidates, self._timer.ended_s)
+        self._timer.begin(self._turns.begin(ask))
+        self._pacing.widths.use(self._turns.width)
         plan = result = None
         try:
             speculation = self._propose_drafts()
