@@ -11,7 +11,8 @@ that word, each `--rounds` times in alternation, of which the mean is shown; `--
 off, whose gain changes while it learns, and with it the tokens per second. `cpu_MODEL` is the processor time
 of a model's process, `cpu_server` that of the server's, `cpu_client` that of this one, each as a part of all
 cores. `--split` gives each model cores of its own, and no turns: the static split that turns are compared
-with. `work` is the sum of what each kind of load does as a part of what it does alone.
+with. `work` is the sum of what each kind of load does as a part of what it does alone, `work_per_cpu` the
+same for a second of processor time of all these processes: other work of the machine disturbs it less.
 """
 
 from __future__ import annotations
@@ -164,6 +165,7 @@ async def measure(port: int, pid: int, options: argparse.Namespace) -> dict[str,
     }
     for name, found in means.items():
         found["work"] = work(name, means)
+        found["work_per_cpu"] = work_per_cpu(name, means)
     return means
 
 
@@ -175,6 +177,21 @@ def work(name: str, means: dict[str, dict[str, float]]) -> float:
     if not all(alone in means for alone in ALONE.values()):
         return 0.0
     return sum(means[name][rate] / means[alone][rate] for rate, alone in ALONE.items())
+
+
+def processor(found: dict[str, float]) -> float:
+    """The processor time of all processes of a phase, as a part of all cores."""
+    return sum(value for key, value in found.items() if key.startswith("cpu_"))
+
+
+def work_per_cpu(name: str, means: dict[str, dict[str, float]]) -> float:
+    """What a phase does for its processor time, as a part of what the loads alone do for theirs."""
+    if not all(alone in means for alone in ALONE.values()) or not processor(means[name]):
+        return 0.0
+    needed = (
+        means[name][rate] / means[alone][rate] * processor(means[alone]) for rate, alone in ALONE.items()
+    )
+    return sum(needed) / processor(means[name])
 
 
 def pin(process: psutil.Process, cores: set[int]) -> None:

@@ -225,7 +225,9 @@ void bind_executor(nb::module_& m) {
         "Zero-filled memory from the system, in huge pages where large, but for its first `small_nbytes`; freed with the array.");
   nb::class_<Pool>(m, "Pool", "A persistent pool of threads; the caller of a run is one of them.")
       .def(nb::init<int>(), "threads"_a)
-      .def_prop_ro("threads", &Pool::threads);
+      .def_prop_ro("threads", &Pool::threads)
+      .def_prop_ro("width", &Pool::width)
+      .def("set_width", &Pool::set_width, "width"_a, "So many threads compute from the next run on; parts and bits stay the same.");
   m.def(
       "read_bandwidth",
       [](Pool& pool, int64_t bytes, int repeats) {

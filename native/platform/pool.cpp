@@ -1,5 +1,6 @@
 #include "pool.hpp"
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 
@@ -34,7 +35,7 @@ constexpr int kSpinsOversubscribed = 16;
 
 }  // namespace
 
-Pool::Pool(int threads) : threads_(threads) {
+Pool::Pool(int threads) : width_(threads), threads_(threads) {
   if (threads < 1 || threads > kMaxThreads) {
     throw std::invalid_argument("a pool has 1 to " + std::to_string(kMaxThreads) + " threads, not " +
                                 std::to_string(threads));
@@ -47,16 +48,29 @@ Pool::Pool(int threads) : threads_(threads) {
 
 Pool::~Pool() {
   stopping_.store(true, std::memory_order_relaxed);
+  width_.store(kMaxThreads + 1, std::memory_order_release);
+  width_.notify_all();
   phase_.fetch_add(2, std::memory_order_release);  // stays even: no work
   phase_.notify_all();
   for (std::thread& worker : workers_) worker.join();
 }
 
+void Pool::set_width(int width) {
+  const std::lock_guard<std::mutex> turn(turn_);
+  const int wanted = std::clamp(width, 1, threads_);
+  const int before = width_.load(std::memory_order_relaxed);
+  if (wanted == before) return;
+  width_.store(wanted, std::memory_order_release);
+  if (wanted > before) width_.notify_all();
+}
+
 void Pool::run_job(Job job, void* context, int phases) {
   const std::lock_guard<std::mutex> turn(turn_);
   if (phases < 1) return;
-  if (threads_ == 1) {
-    for (int phase = 0; phase < phases; ++phase) job(context, phase, 0, 1);
+  if (width() == 1) {
+    for (int phase = 0; phase < phases; ++phase) {
+      for (int part = 0; part < threads_; ++part) job(context, phase, part, threads_);
+    }
     return;
   }
   job_ = job;
@@ -76,6 +90,12 @@ void Pool::work(int thread) {
     // destructor overtakes between the two reads would wait for ever for another change.
     const uint32_t phase = phase_.load(std::memory_order_acquire);
     if (stopping_.load(std::memory_order_relaxed)) return;
+    // Who has seen a phase sees the width that was set before it, so no thread beyond it takes a part.
+    const int width = width_.load(std::memory_order_acquire);
+    if (thread >= width) {
+      width_.wait(width, std::memory_order_acquire);
+      continue;
+    }
     if (!(phase & 1) || !take_parts(thread, phase)) wait_for_change(phase);
   }
 }

@@ -17,6 +17,9 @@ namespace headrace {
 //
 // Threads spin for a short while and then sleep in the kernel: phases follow each other within a
 // microsecond, an idle server costs nothing, and more threads than cores still make progress.
+// A pool can be narrowed to fewer threads than it has (`set_width`). The parts stay as many, so that results are the
+// same to the bit: those of the threads that take none are computed by the others.
+//
 // Calls from several threads are serialized. f must not throw and must not call the pool.
 class Pool {
  public:
@@ -26,6 +29,11 @@ class Pool {
   Pool& operator=(const Pool&) = delete;
 
   int threads() const { return threads_; }
+
+  // From the next run on `width` threads compute: 1 to threads(), others count as the nearest. With 1 the caller does
+  // everything, and wakes nobody.
+  void set_width(int width);
+  int width() const { return width_.load(std::memory_order_relaxed); }
 
   // f(int part, int parts), each part once; returns when all are done.
   template <class F>
@@ -67,6 +75,7 @@ class Pool {
   void* context_ = nullptr;
   uint32_t first_ = 0, last_ = 0;  // its phases, as phase_ counts them
   std::atomic<bool> stopping_{false};
+  std::atomic<int> width_;  // threads from this one on wait until it changes
   int threads_;
   int spins_;
   std::mutex turn_;

@@ -1,5 +1,6 @@
 // A few lines of test harness: CHECK records a failure and goes on, report() is main's return value.
 #pragma once
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -9,8 +10,8 @@
 
 namespace headrace::test {
 
-inline int failures = 0;
-inline int checks = 0;
+inline std::atomic<int> failures{0};  // threads check too
+inline std::atomic<int> checks{0};
 inline const char* context = "";  // printed with failures, e.g. the ISA under test
 
 inline void check(bool good, const char* what, const char* file, int line) {
@@ -68,7 +69,7 @@ inline bool same_bits(const float* a, const float* b, size_t count) {
 }
 
 inline int report() {
-  std::printf("%d checks, %d failures\n", checks, failures);
+  std::printf("%d checks, %d failures\n", checks.load(), failures.load());
   return failures == 0 ? 0 : 1;
 }
 

@@ -1,8 +1,10 @@
-// The pool: every part runs once, phases order memory, many short runs, more threads than cores.
+// The pool: every part runs once, phases order memory, many short runs, more threads than cores, narrow runs.
 #include "../platform/pool.hpp"
 
 #include <atomic>
 #include <chrono>
+#include <mutex>
+#include <set>
 #include <stdexcept>
 #include <thread>
 #include <vector>
@@ -81,6 +83,60 @@ static void wakes_after_sleep() {
   CHECK(total.load() == 15);
 }
 
+// Whatever the width, every part runs once, phases order memory, and no thread beyond it takes a part.
+static void width_limits_threads(int threads, int width) {
+  Pool pool(threads);
+  pool.set_width(width);
+  CHECK(pool.width() == width);
+  CHECK(pool.threads() == threads);
+  std::mutex lock;
+  std::set<std::thread::id> seen;
+  std::vector<int> counts(static_cast<size_t>(threads), 0), wrong(static_cast<size_t>(threads), 0);
+  const int phases = 200;
+  pool.run_phases(phases, [&](int phase, int part, int parts) {
+    CHECK(parts == threads);
+    if (phase % 2 == 0) {  // reads what another part wrote in the phase before
+      if (counts[static_cast<size_t>((part + 1) % parts)] != phase) ++wrong[static_cast<size_t>(part)];
+      return;
+    }
+    counts[static_cast<size_t>(part)] = phase + 1;
+    const std::lock_guard<std::mutex> guard(lock);
+    seen.insert(std::this_thread::get_id());
+  });
+  for (const int count : counts) CHECK(count == phases);
+  for (const int count : wrong) CHECK(count == 0);
+  CHECK(static_cast<int>(seen.size()) <= width);
+  if (width == 1) CHECK(seen.count(std::this_thread::get_id()) == 1);
+}
+
+static void width_changes_between_runs() {
+  Pool pool(4);
+  std::vector<int> counts(4, 0);
+  for (int run = 0; run < 400; ++run) {
+    pool.set_width(run % 6);  // 0 and 5 count as the nearest
+    pool.run_phases(3, [&](int, int part, int) { ++counts[static_cast<size_t>(part)]; });
+  }
+  for (const int count : counts) CHECK(count == 1200);
+  pool.set_width(2);  // ends with threads that wait for a width
+}
+
+// Threads that a narrow run left asleep compute again.
+static void a_wider_pool_wakes_its_threads() {
+  Pool pool(3);
+  for (int i = 0; i < 5; ++i) {
+    pool.set_width(1 + i % 2);
+    pool.run([](int, int) {});
+    std::this_thread::sleep_for(std::chrono::milliseconds(3));
+    pool.set_width(3);
+    std::atomic<int> inside{0};
+    pool.run([&](int, int) {
+      ++inside;
+      while (inside.load() < 3) std::this_thread::yield();  // ends only if three threads take part
+    });
+    CHECK(inside.load() == 3);
+  }
+}
+
 static void refuses_bad_sizes() {
   for (const int threads : {0, -1, Pool::kMaxThreads + 1}) {
     bool refused = false;
@@ -101,6 +157,9 @@ int main() {
   a_late_thread_holds_nobody_up();
   callers_take_turns();
   wakes_after_sleep();
+  for (const int width : {1, 2, 3, 4}) width_limits_threads(4, width);
+  width_changes_between_runs();
+  a_wider_pool_wakes_its_threads();
   refuses_bad_sizes();
   return test::report();
 }

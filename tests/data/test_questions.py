@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from headrace.data.answering import Answering
-from headrace.data.limits import AiBudget, AiLimits
+from headrace.data.limits import AiBudget, AiLimits, Speeds
 from headrace.data.local_models import LocalModels
 from headrace.data.questions import Argument, CallSite, Declare, encode_question
 from headrace.errors import InvalidRequest
@@ -93,7 +93,7 @@ def test_work_can_be_stopped_while_it_waits(process: IsolatedProcess) -> None:
 def test_what_is_no_question_ends_the_work(question: bytes) -> None:
     none: Any = None
     limits = AiLimits(rows=1, tokens=1, seconds=1)
-    answering = Answering(none, None, AiBudget(limits), WorkStop())
+    answering = Answering(none, None, AiBudget(limits), WorkStop(), Speeds())
     with pytest.raises(WorkFailed):
         answering.answer(question)
 
@@ -111,7 +111,7 @@ def test_what_is_no_question_ends_the_work(question: bytes) -> None:
 )
 def test_a_call_that_is_none_is_refused(site: CallSite) -> None:
     models = LocalModels()
-    answering = Answering(models, None, AiBudget(AiLimits(rows=1, tokens=1, seconds=9)), WorkStop())
+    answering = Answering(models, None, AiBudget(AiLimits(rows=1, tokens=1, seconds=9)), WorkStop(), Speeds())
     with pytest.raises(InvalidRequest):
         answering.answer(encode_question(Declare((site,))))
     models.close()

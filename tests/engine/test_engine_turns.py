@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import queue
 import re
 import threading
@@ -39,6 +41,10 @@ class FakeTurns:
 
     def __init__(self, *, contended: bool = False) -> None:
         self.contended, self.waiting, self.log = contended, False, list[object]()
+        self.width = 0
+
+    def attach(self, pool: _native.Pool) -> None:
+        pass
 
     def join(self) -> None:
         self.log.append("join")
@@ -52,6 +58,18 @@ class FakeTurns:
 
     def leave(self) -> None:
         self.log.append("leave")
+
+
+class WidthTurns(FakeTurns):
+    """Each turn has another number of cores."""
+
+    def attach(self, pool: _native.Pool) -> None:
+        self.pool, self.widths = pool, itertools.cycle([1, 3, 2])
+
+    def begin(self, ask: TurnAsk) -> float:
+        self.width = next(self.widths) % self.pool.threads
+        self.pool.set_width(self.width or self.pool.threads)
+        return super().begin(ask)
 
 
 @pytest.fixture(scope="module")
@@ -129,6 +147,30 @@ def test_outputs_are_those_of_a_model_alone(
         assert generate(beside[0].engine) == texts
     flood.join()
     assert found == [vectors]
+
+
+@pytest.mark.parametrize("speculative", ["off", "auto"])
+def test_outputs_do_not_depend_on_the_cores_of_a_turn(folders: tuple[Path, Path], speculative: str) -> None:
+    found: list[object] = []
+    for turns in (None, WidthTurns()):
+        options = EngineOptions(threads=3, speculative=speculative)  # type: ignore[arg-type]
+        decoder, encoder = (start(prepare(str(folder), options), options, turns=turns) for folder in folders)
+        assert isinstance(decoder.engine, Engine)
+        found.append((generate(decoder.engine), embed(encoder, 8)))
+        for model in (decoder, encoder):
+            model.close()
+    assert found[0] == found[1]
+
+
+def test_a_request_that_finds_the_loop_idle_asks_for_its_own_class(folders: tuple[Path, Path]) -> None:
+    turns = FakeTurns()
+    with closing(loaded(folders[0], turns)) as model:
+        assert isinstance(model.engine, Engine)
+        Running(
+            model.engine, EngineRequest(prompt=PROMPTS[0], params=SamplingParams(max_tokens=2), priority=-1)
+        ).finish()
+    asks = [ask for ask in turns.log if isinstance(ask, TurnAsk)]
+    assert asks[0].tier is Tier.INTERACTIVE and math.isfinite(asks[0].deadline_s)
 
 
 def test_a_loop_that_waits_for_its_turn_says_so(folders: tuple[Path, Path]) -> None:

@@ -8,10 +8,18 @@ import random
 import pytest
 from scheduling import sequence
 
-from headrace.engine.pacing import DECODE_SHARE, MIN_PREFILL_TOKENS, STALE_S, PaceOptions, Pacing, work_of
+from headrace.engine.pacing import (
+    DECODE_SHARE,
+    MIN_PREFILL_TOKENS,
+    SHORT_STEP_S,
+    STALE_S,
+    PaceOptions,
+    Pacing,
+    work_of,
+)
 from headrace.engine.scheduler.scheduled_chunk import ScheduledChunk
 from headrace.engine.scheduler.sequence import Sequence
-from headrace.engine.step_times import StepTimes, StepWork, attended
+from headrace.engine.step_times import WINDOW, StepTimes, StepWork, WidthTimes, attended
 from headrace.engine.turns import BATCH_PRIORITY, NoTurns, Tier, tier_of
 
 A, B, C, D = 2e-3, 4e-4, 5e-4, 1e-8  # a model that takes 0.2 s for 512 tokens of a prompt
@@ -44,7 +52,7 @@ def prompt(id: int = 1, tokens: int = 1500, **fields: object) -> Sequence:
 
 def pacing(**options: object) -> Pacing:
     made = Pacing(PaceOptions(**options))  # type: ignore[arg-type]
-    made.times = fitted()
+    made.widths = WidthTimes(fitted())
     return made
 
 
@@ -144,9 +152,39 @@ def test_steps_are_learned_from() -> None:
     paced = Pacing(PaceOptions())
     one, other = prompt(0, 600), stream(1)
     for _ in range(2):
-        paced.learn(work_of([ScheduledChunk(one, 0, 512, False), ScheduledChunk(other, 99, 1, True)]), 0.2, 1.0)
+        chunks = [ScheduledChunk(one, 0, 512, False), ScheduledChunk(other, 99, 1, True)]
+        paced.learn(work_of(chunks), 0.2, 1.0)
     assert paced.times.known
     assert paced.times.seconds(StepWork(512, 1, attended(0, 512) + 100)) == pytest.approx(0.2, rel=0.01)
+
+
+def test_interactive_streams_of_large_models_wait_for_all_cores() -> None:
+    """Others, and those whose steps are short, take a part."""
+    large, small = pacing(), pacing()
+    times = StepTimes()
+    times.note(StepWork(0, 1, 100), 0.5 * SHORT_STEP_S)
+    small.widths = WidthTimes(times)
+    streams = [stream(id, priority=-1) for id in range(8)]
+    assert large.widths.shortest_s(StepWork(0, 8, 800)) > SHORT_STEP_S
+    assert large.ask(streams, 0.0).whole
+    assert large.ask(streams, 0.0).predicted_s == pytest.approx(A + 8 * C, rel=0.1)
+    assert not small.ask(streams, 0.0).whole
+    assert not large.ask([stream(1)], 0.0).whole
+    assert not Pacing(PaceOptions()).widths.now.any_known
+    assert Pacing(PaceOptions()).ask(streams, 0.0).whole  # nothing is known
+
+
+def test_each_width_has_times_of_its_own() -> None:
+    widths, work = WidthTimes(fitted()), StepWork(0, 4, 4000)
+    wide_s = widths.now.seconds(work)
+    widths.use(1)
+    assert widths.now.known and widths.now.seconds(work) == pytest.approx(wide_s)
+    for _ in range(WINDOW):
+        widths.now.note(work, 2 * wide_s)
+    assert widths.now.seconds(work) == pytest.approx(2 * wide_s, rel=0.1)
+    assert widths.shortest_s(work) == pytest.approx(wide_s)
+    widths.use(0)
+    assert widths.now.seconds(work) == pytest.approx(wide_s)
 
 
 def test_a_loop_alone_computes_at_once() -> None:

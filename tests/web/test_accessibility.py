@@ -140,7 +140,7 @@ def test_a_conversation_by_the_keyboard(talker: Running, visit: Callable[..., An
     assert focused(page) == "Message", "the focus stays where one writes on"
     tab_to(page, "Edit", "Shift+Tab")
     page.keyboard.press("Enter")
-    assert focused(page) == "Edit your message"
+    page.wait_for_function("() => document.activeElement.getAttribute('aria-label') === 'Edit your message'")
     page.keyboard.press("Escape")
     page.wait_for_function("() => document.activeElement.getAttribute('aria-label') === 'Edit'")
     page.keyboard.press("Enter")

@@ -21,13 +21,16 @@ def explain_text(root: ExplainNode) -> str:
         f"{name:<{width}}  {took:>10}  {said:>10}  {bar:<{_BAR}}  {more}"
         for name, took, said, bar, more in lines
     ]
-    return "\n".join(row.rstrip() for row in (head, *rows))
+    advice = () if root.detail is UNSET else root.detail.get("advice", ())
+    said = [f"\n{one['lever'].replace('_', ' ')}: {one['text']}" for one in advice]
+    return "\n".join(row.rstrip() for row in (head, *rows)) + "".join(said)
 
 
 def _lines(node: ExplainNode, whole_s: float, indent: str) -> Iterator[tuple[str, str, str, str, str]]:
     predicted = "" if node.predicted_s is UNSET else _ms(node.predicted_s)
     bar = "█" * round(_BAR * min(_seconds(node) / whole_s, 1.0)) if whole_s > 0 else ""
-    detail = "" if node.detail is UNSET else " · ".join(_shown(*one) for one in node.detail.items())
+    facts = {} if node.detail is UNSET else {k: v for k, v in node.detail.items() if k != "advice"}
+    detail = " · ".join(_shown(*one) for one in facts.items())
     yield indent + node.name, _ms(node.measured_s) if node.measured_s else "", predicted, bar, detail
     for child in () if node.children is UNSET else node.children:
         yield from _lines(child, whole_s, indent + "  ")

@@ -15,7 +15,7 @@ from headrace.cli.terminal import note, print_table
 from headrace.config.settings import Settings
 from headrace.data.engine import AiWishes, DataEngine
 from headrace.data.guard import MAX_STATEMENT
-from headrace.data.job import Format, SqlAnswer
+from headrace.data.job import CallCost, Format, SqlAnswer
 from headrace.data.local_models import LocalModels
 from headrace.errors import UsageError
 
@@ -56,7 +56,7 @@ _WRITTEN: dict[SqlFormat, Format] = {
 _LONGEST = 60  # characters of a cell in a table
 
 
-@takes_settings("datasets", "sql", "cache_dir")
+@takes_settings("datasets", "sql", "cache_dir", "node_usd_per_hour")
 def command(
     file: Annotated[Path | None, typer.Argument(metavar="FILE", help="File with the statement.")] = None,
     statement: Annotated[str | None, typer.Option("-c", metavar="SQL", help="The statement.")] = None,
@@ -72,6 +72,10 @@ def command(
     ] = None,
     max_ai_rows: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Rows that models may compute for it.")
+    ] = None,
+    max_cost: Annotated[
+        float | None,
+        typer.Option(min=0, metavar="USD", help="Dollars of this machine's time that models may take."),
     ] = None,
     *,
     settings: Settings,
@@ -90,9 +94,14 @@ def command(
             ruled=role is not None,
             explain=explain,
             models=models,
-            wishes=AiWishes(max_tokens=max_tokens, max_ai_rows=max_ai_rows),
+            wishes=AiWishes(
+                max_tokens=max_tokens,
+                max_ai_rows=max_ai_rows,
+                max_cost=max_cost,
+                usd_per_hour=settings.node_usd_per_hour,
+            ),
         )
-        _tell(answer)
+        _tell(answer, explain=explain)
         for name, error in engine.copies.errors.items():
             note(f"the local copy of {name} could not be made: {error}")
     finally:
@@ -127,16 +136,32 @@ def _loading(name: str | None) -> None:
     note(f"loading {name or 'the default model'}")
 
 
-def _tell(answer: SqlAnswer) -> None:
-    """What models have done for the statement."""
+def _tell(answer: SqlAnswer, *, explain: bool) -> None:
+    """What models have done for the statement, or would do."""
     usage = answer.usage
-    if usage is not None:
+    for cost in answer.costs:
+        print(_cost(cost))
+    if usage is not None and not explain:
         note(
             f"models computed {usage.computed:,} of {usage.rows:,} different rows, the others were known: "
             f"{usage.prompt_tokens:,} prompt tokens, {usage.output_tokens:,} output tokens"
         )
     for warning in answer.warnings:
         note(f"warning: {warning}")
+
+
+def _cost(cost: CallCost) -> str:
+    """A line about a call."""
+    name = f"{cost.function}() by {cost.model or 'the default model'}"
+    if cost.rows is None:
+        return f"{name}: {cost.reason}"
+    bound = "" if cost.exact else f" at most: {cost.reason}"
+    time = "" if cost.seconds is None else f", {cost.seconds:.1f} s"
+    money = "" if cost.usd is None else f", {cost.usd:.6f} dollars"
+    return (
+        f"{name}: {cost.rows:,} different rows, {cost.known:,} known, {cost.prompt_tokens:,} prompt tokens,"
+        f" up to {cost.max_output_tokens:,} of output{time}{money}{bound}"
+    )
 
 
 def print_rows(answer: SqlAnswer) -> None:

@@ -42,6 +42,8 @@ class Answers:
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
         self._values: list[dict[Row, Value]] = []
+        self._assumed: set[int] = set()
+        self.has_guessed = False
         self._lock = threading.Lock()
 
     def declare(self, sites: Sequence[CallSite]) -> list[CallType]:
@@ -56,10 +58,22 @@ class Answers:
         known = self._values[call]
         with self._lock:  # of several threads one asks for what both lack
             missing = list(dict.fromkeys(row for row in rows if row not in known))
+            if missing and call in self._assumed:
+                self.has_guessed = True
+                return [known.get(row, False) for row in rows]
             for part in _parts(missing):
                 question = Compute(call, part, planned, exact)
                 known |= zip(part, decode_values(self._asked(question)), strict=True)
         return [known[row] for row in rows]
+
+    def assume(self, call: int) -> None:
+        """Take conditions that are not known to be false from now on, and say so in `has_guessed`."""
+        self._assumed.add(call)
+
+    def assume_nothing(self) -> None:
+        """Compute all again that is not known."""
+        self._assumed.clear()
+        self.has_guessed = False
 
     def dropped(self, call: int, reason: str) -> None:
         """A plan is not made."""

@@ -10,10 +10,12 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
-from headrace.data.limits import AiBudget
+from headrace.data.job import CallCost
+from headrace.data.limits import AiBudget, Speeds
 from headrace.data.memo import CallMemo, Keeper
-from headrace.data.model_work import Models, ModelUsage, ModelWork
+from headrace.data.model_work import Models, ModelUsage, StatementWork
 from headrace.data.operator import Arguments, RowCost, RowValue, SqlOperator, operator_of
 from headrace.data.questions import (
     CallType,
@@ -33,23 +35,34 @@ FIRST_WAVE = 16
 
 
 class _Call(Struct):
-    """A call of the statement: its operator, opened, and the values that there are."""
+    """A call of the statement: its operator, opened, and the values that there are. `cost` is what is known
+    of it before it is computed, `reason` why it has no plan."""
 
     operator: SqlOperator
     memo: CallMemo
     values: dict[Arguments, Value]
+    model: str
+    cost: CallCost | None = None
+    reason: str = ""
 
 
 class Answering:
     """Of one statement. All but the models' work runs in the thread that waits for the statement."""
 
     def __init__(
-        self, models: Models, memo: SqlMemo | None, budget: AiBudget, stop: WorkStop, *, explain: bool = False
+        self,
+        models: Models,
+        memo: SqlMemo | None,
+        budget: AiBudget,
+        stop: WorkStop,
+        speeds: Speeds,
+        *,
+        explain: bool = False,
     ) -> None:
         self._models, self._memo, self._budget, self._stop = models, memo, budget, stop
-        self._explain = explain
+        self._speeds, self.explains = speeds, explain
         self.usage = ModelUsage()
-        self.work: ModelWork | None = None
+        self.work: StatementWork | None = None
         self._calls: list[_Call] = []
 
     def answer(self, question: bytes) -> bytes:
@@ -67,7 +80,22 @@ class Answering:
         if isinstance(asked, Compute):
             return encode_answer(self._run(self._computed(self._calls[asked.call], asked)))
         self.usage.dropped[asked.reason] += 1
+        self._calls[asked.call].reason = asked.reason
         return encode_answer([])
+
+    @property
+    def costs(self) -> list[CallCost]:
+        """What each call will take, once a plan has run."""
+        return [
+            call.cost
+            or CallCost(
+                function=call.operator.site.function,
+                model=call.operator.model,
+                exact=False,
+                reason=call.reason or "it is computed as the statement comes to it",
+            )
+            for call in self._calls
+        ]
 
     @property
     def warnings(self) -> list[str]:
@@ -104,14 +132,14 @@ class Answering:
             self._budget.spend_seconds(time.monotonic() - began_s)
 
     async def _declared(self, asked: Declare) -> list[CallType]:
-        self.work = ModelWork(self._models, self.usage)
+        self.work = StatementWork(self._models, self.usage)
         types: list[CallType] = []
         for site in asked.calls:
             operator = operator_of(site)
             model = await operator.open(self.work)
             scope = [self._models.account.cache_salt, model, *operator.identity]
             store = self._memo if operator.keeps and model else None
-            self._calls.append(_Call(operator, CallMemo(store, scope), {}))
+            self._calls.append(_Call(operator, CallMemo(store, scope), {}, model))
             wave = FIRST_WAVE if operator.is_condition else 0
             types.append(CallType(operator.type, operator.site.varying, wave))
         return types
@@ -127,7 +155,9 @@ class Answering:
             call.values[row] = value
             self.usage.cut += cut
         missing = sorted(dict.fromkeys(row for row in missing if row not in call.values))
-        if missing:
+        if self.explains:
+            await self._estimate(call, asked, len(rows), missing)
+        elif missing:
             await self._compute(call, missing)
         found = cast("Mapping[Row, Value]", call.values)
         return [found.get(row) for row in asked.rows]
@@ -136,16 +166,41 @@ class Answering:
         """Compute rows in their order, which lets those that begin alike meet."""
         assert self.work is not None
         costs = await self._costs(call, rows)
-        self._budget.take(call.operator.site.function, list(costs.values()))
+        speed = self._speeds.of(call.model, call.operator.site.operator)
+        self._budget.take(call.operator.site.function, list(costs.values()), speed)
         self.usage.computed += len(costs)
+        before, began_s = self.usage.prompt_tokens + self.usage.output_tokens, time.monotonic()
         rows = list(costs)
         keeper = Keeper(call.memo)
         try:
             async with aclosing(call.operator.compute(self.work, rows)) as portions:
                 async for portion in portions:
                     self._take(call, rows, portion, keeper)
+                    self._budget.check_spent(time.monotonic() - began_s)
         finally:
             await keeper.close()
+        tokens = self.usage.prompt_tokens + self.usage.output_tokens - before
+        speed.add(tokens, time.monotonic() - began_s)
+
+    async def _estimate(self, call: _Call, asked: Compute, rows: int, missing: Sequence[Arguments]) -> None:
+        """Count what rows would take."""
+        costs = list((await self._costs(call, missing)).values())
+        before = call.cost or CallCost(
+            function=call.operator.site.function, model=call.operator.model, rows=0
+        )
+        prompt, output = sum(one.prompt_tokens for one in costs), sum(one.max_output for one in costs)
+        seconds = self._speeds.of(call.model, call.operator.site.operator).seconds(prompt + output)
+        call.cost = replace(
+            before,
+            rows=(before.rows or 0) + rows,
+            known=before.known + rows - len(missing),
+            prompt_tokens=before.prompt_tokens + prompt,
+            max_output_tokens=before.max_output_tokens + output,
+            exact=before.exact and asked.exact,
+            reason="" if asked.exact else "values of other calls decide which rows there are",
+            seconds=None if seconds is None else (before.seconds or 0.0) + seconds,
+            usd=self._budget.usd(seconds, before.usd),
+        )
 
     async def _costs(self, call: _Call, rows: Sequence[Arguments]) -> dict[Arguments, RowCost]:
         """Of each row that the model can read. Others raise, or have no value where the call says so."""

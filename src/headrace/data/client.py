@@ -11,7 +11,7 @@ from headrace.config.extras import require
 from headrace.config.settings import default_cache_dir
 from headrace.config.sources import load_settings, read_file
 from headrace.data.engine import AiWishes, DataEngine, Parameter
-from headrace.data.job import SqlAnswer
+from headrace.data.job import CallCost, SqlAnswer
 from headrace.data.local_models import LocalModels
 from headrace.errors import UsageError
 from headrace.search.client import SearchClient
@@ -79,6 +79,7 @@ class Data:
         Raises UsageError for what is wrong in them, ExtraMissing without `headrace[data]`.
         """
         cache = default_cache_dir()
+        self._usd_per_hour = load_settings().node_usd_per_hour
         self._search: SearchClient | None = None
         if datasets is None:
             if file is not None:
@@ -101,13 +102,20 @@ class Data:
         role: str | None = None,
         max_tokens: int | None = None,
         max_ai_rows: int | None = None,
+        max_cost: float | None = None,
     ) -> Rows:
         """The rows of a SELECT. `parameters` stand for its ? or $1. With `role` only what that may read. Of
-        models it takes at most `max_tokens`, for `max_ai_rows` rows of arguments that are not known yet.
+        models it takes at most `max_tokens`, for `max_ai_rows` rows of arguments that are not known
+        yet, and `max_cost` dollars of this machine's time (`node_usd_per_hour` of the settings).
 
         Raises StatementRefused, SqlFailed, SqlLimit or SourceDown.
         """
-        wishes = AiWishes(max_tokens=max_tokens, max_ai_rows=max_ai_rows)
+        wishes = AiWishes(
+            max_tokens=max_tokens,
+            max_ai_rows=max_ai_rows,
+            max_cost=max_cost,
+            usd_per_hour=self._usd_per_hour,
+        )
         answer = self._engine.sql(
             sql, parameters, ruled=role is not None, role=role, models=self._models, wishes=wishes
         )
@@ -115,8 +123,17 @@ class Data:
 
     def explain(self, sql: str, parameters: Sequence[Parameter] = ()) -> str:
         """How a SELECT would be run."""
-        answer = self._engine.sql(sql, parameters, ruled=False, explain=True)
-        return "\n".join(str(row["explain_value"]) for row in Rows(answer).rows())
+        return "\n".join(str(row["explain_value"]) for row in Rows(self._explained(sql, parameters)).rows())
+
+    def costs(self, sql: str, parameters: Sequence[Parameter] = ()) -> list[CallCost]:
+        """What the functions of a SELECT would take of models, before anything is computed."""
+        return list(self._explained(sql, parameters).costs)
+
+    def _explained(self, sql: str, parameters: Sequence[Parameter]) -> SqlAnswer:
+        wishes = AiWishes(usd_per_hour=self._usd_per_hour)
+        return self._engine.sql(
+            sql, parameters, ruled=False, explain=True, models=self._models, wishes=wishes
+        )
 
     def search(
         self,

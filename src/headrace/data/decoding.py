@@ -12,7 +12,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from headrace.chat.messages import Message
-from headrace.data.model_work import ModelWork, in_order_of_arrival, model_identity
+from headrace.data.model_work import StatementWork, in_order_of_arrival, model_identity
 from headrace.data.operator import Arguments, CheckedCall, RowCost, RowValue
 from headrace.data.questions import Value
 from headrace.errors import ContextLengthExceeded, EngineStopped, HeadraceError, InvalidRequest, ModelNotFound
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 AT_A_TIME = 64
 """Requests, where the model does not say how many sequences it computes."""
 SCORED_AT_A_TIME = 64
+PREPARED_AT_A_TIME = 16
 CHARACTERS_PER_TOKEN = 4
 """Of a remote model, whose tokenizer is not known: an estimate."""
 Read = Callable[[str], Value]
@@ -67,7 +68,7 @@ class Decoder:
         self._at_a_time, self._context = AT_A_TIME, 0
         self.is_local = True
 
-    async def open(self, work: ModelWork) -> str:
+    async def open(self, work: StatementWork) -> str:
         """What names the model's weights; "" of a remote one."""
         call = work.call()
         try:
@@ -81,7 +82,7 @@ class Decoder:
             self.is_local = False  # the handler knows remote models, or says that there is none
             return ""
 
-    async def cost(self, work: ModelWork, rows: Sequence[Arguments], decoding: Decoding) -> list[RowCost]:
+    async def cost(self, work: StatementWork, rows: Sequence[Arguments], decoding: Decoding) -> list[RowCost]:
         """Tokens of each row."""
         most = int(decoding.sampling.get("max_tokens", 0))
         if not self.is_local:
@@ -97,13 +98,17 @@ class Decoder:
             )
         return [RowCost(count, most) for count in counts]
 
-    async def _ids(self, work: ModelWork, requests: Sequence[ChatRequest]) -> list[Ids]:
+    async def _ids(self, work: StatementWork, requests: Sequence[ChatRequest]) -> list[Ids]:
         call = work.call()
+        found: list[Ids] = []
         async with work.runner.lease(self.name, call, "generate") as model:
-            return await work.runner.in_thread(model, lambda: [_ids(one, model, call) for one in requests])
+            for start in range(0, len(requests), PREPARED_AT_A_TIME):  # chats get their turn in between
+                part = requests[start : start + PREPARED_AT_A_TIME]
+                found += await work.runner.in_thread(model, partial(_all_ids, part, model, call))
+        return found
 
     async def generate(
-        self, work: ModelWork, rows: Sequence[Arguments], decoding: Decoding
+        self, work: StatementWork, rows: Sequence[Arguments], decoding: Decoding
     ) -> AsyncGenerator[Sequence[RowValue]]:
         """The answer of each row."""
 
@@ -123,7 +128,7 @@ class Decoder:
 
     async def score(
         self,
-        work: ModelWork,
+        work: StatementWork,
         rows: Sequence[Arguments],
         decoding: Decoding,
         answers: Sequence[str],
@@ -150,7 +155,7 @@ class Decoder:
             async for one in found:
                 yield one
 
-    def failed(self, work: ModelWork, place: int, error: HeadraceError) -> RowValue:
+    def failed(self, work: StatementWork, place: int, error: HeadraceError) -> RowValue:
         """NULL where the call says so; raises otherwise."""
         if not self._site.failed_is_null:
             raise error
@@ -158,17 +163,25 @@ class Decoder:
         return RowValue(place, None)
 
 
+def _all_ids(requests: Sequence[ChatRequest], model: LoadedModel, call: CallContext) -> list[Ids]:
+    return [_ids(one, model, call) for one in requests]
+
+
 def _ids(request: ChatRequest, model: LoadedModel, call: CallContext) -> Ids:
     return literal_tokens(request, chat_prompt(request, model, call, None), model, call)
 
 
-async def _answered(work: ModelWork, request: ChatRequest, call: CallContext) -> PromptResult:
+async def _answered(work: StatementWork, request: ChatRequest, call: CallContext) -> PromptResult:
     result = await collect(await open_stream(work.runner.handler, request, call))
     return result.prompts[0]
 
 
 async def _scored(
-    work: ModelWork, name: str | None, prompts: Sequence[Ids], continuations: Sequence[Ids], call: CallContext
+    work: StatementWork,
+    name: str | None,
+    prompts: Sequence[Ids],
+    continuations: Sequence[Ids],
+    call: CallContext,
 ) -> NDArray[np.float64]:
     request = ScoringRequest(
         id=new_id(), model=name, prompts=tuple(prompts), continuations=tuple(continuations)

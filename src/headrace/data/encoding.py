@@ -7,7 +7,7 @@ from contextlib import aclosing
 
 import numpy as np
 
-from headrace.data.model_work import ModelWork, in_order_of_arrival, model_identity
+from headrace.data.model_work import StatementWork, in_order_of_arrival, model_identity
 from headrace.errors import ContextLengthExceeded
 from headrace.inference.call_context import CallContext
 from headrace.inference.encoder_inputs import encoder_inputs
@@ -27,14 +27,14 @@ class TextEncoder:
         self.name = name
         self.size = 0
 
-    async def open(self, work: ModelWork) -> str:
+    async def open(self, work: StatementWork) -> str:
         """What names the model's weights. InvalidRequest where there is no embedder."""
         name = self.name or work.runner.able("embed")
         async with work.runner.lease(name, work.call(), "embed") as model:
             self.name, self.size = model.name, model.engine.limits.embedding_size
             return model_identity(model)
 
-    async def tokens(self, work: ModelWork, texts: Sequence[str]) -> list[int]:
+    async def tokens(self, work: StatementWork, texts: Sequence[str]) -> list[int]:
         """Of each text, as the model reads it."""
         call = work.call()
         async with work.runner.lease(self.name, call, "embed") as model:
@@ -50,7 +50,7 @@ class TextEncoder:
         return counts
 
     async def vectors(
-        self, work: ModelWork, texts: Sequence[str]
+        self, work: StatementWork, texts: Sequence[str]
     ) -> AsyncGenerator[tuple[range, list[Array]]]:
         """Vectors [size] of portions of the texts, float32, of length 1 where the model makes them so."""
         portions = [

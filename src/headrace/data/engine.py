@@ -20,7 +20,7 @@ from headrace.data.catalogue import Catalogue
 from headrace.data.extensions import check_engine
 from headrace.data.guard import StatementRefused
 from headrace.data.job import AiUsage, Format, Job, Query, Reply, SqlAnswer, decode_reply, encode_job
-from headrace.data.limits import AiBudget, AiLimits, SqlLimit
+from headrace.data.limits import AiBudget, AiLimits, Speeds, SqlLimit
 from headrace.data.model_work import Models
 from headrace.errors import HeadraceError, InvalidRequest, Overloaded
 from headrace.isolation.child import IsolatedProcess, LimitExceeded, WorkFailed, WorkLost, WorkStop
@@ -48,19 +48,28 @@ class SourceDown(HeadraceError):
 
 
 class AiWishes(Struct, frozen=True, kw_only=True):
-    """What a statement may take of models, at most what its key may. `planned` False leaves out the plan."""
+    """What a statement may take of models, at most what its key may. `max_cost` is in dollars, of which
+    an hour of this machine costs `usd_per_hour`. `planned` False leaves out the plan."""
 
     max_tokens: int | None = None
     max_ai_rows: int | None = None
+    max_cost: float | None = None
+    usd_per_hour: float | None = None
     planned: bool = True
 
     def within(self, limits: SqlLimits) -> AiLimits:
-        """The lower of both."""
+        """The lower of both. InvalidRequest for a bound of money where time has no price."""
+        if self.max_cost is not None and self.usd_per_hour is None:
+            raise InvalidRequest(
+                "max_cost needs the price of this machine's time: set node_usd_per_hour", param="max_cost"
+            )
         rows, tokens = self.max_ai_rows, self.max_tokens
         return AiLimits(
             rows=limits.ai_rows if rows is None else min(rows, limits.ai_rows),
             tokens=limits.ai_tokens if tokens is None else min(tokens, limits.ai_tokens),
             seconds=limits.ai_seconds,
+            max_usd=self.max_cost,
+            usd_per_hour=self.usd_per_hour,
             names=(
                 "sql.ai_rows" if rows is None or rows > limits.ai_rows else "max_ai_rows",
                 "sql.ai_tokens" if tokens is None or tokens > limits.ai_tokens else "max_tokens",
@@ -89,6 +98,7 @@ class DataEngine:
         self.limits: SqlSettings = read_sql(sql)
         self.catalogue = Catalogue(read_datasets(datasets), cache / "datasets", key_of)
         paths = encode_paths(self.catalogue.extensions())
+        self._speeds = Speeds()
         self._process = IsolatedProcess("headrace.data.worker", lambda: paths)
         self._lock = threading.Lock()
         self._running: Counter[str | None] = Counter()
@@ -141,7 +151,7 @@ class DataEngine:
                 return self._run(query, secrets, stop)
             stop = stop or WorkStop()
             budget = AiBudget(wishes.within(limits))
-            answering = Answering(models, self.memo, budget, stop, explain=explain)
+            answering = Answering(models, self.memo, budget, stop, self._speeds, explain=explain)
             answer = self._run(query, secrets, stop, answering)
             return answer if answering.work is None else _with_usage(answer, answering)
 
@@ -213,7 +223,8 @@ def _with_usage(answer: SqlAnswer, answering: Answering) -> SqlAnswer:
         failed=found.failed.total(),
         unplanned=found.dropped.total(),
     )
-    return replace(answer, usage=usage, warnings=tuple(answering.warnings))
+    costs = tuple(answering.costs) if answering.explains else ()
+    return replace(answer, usage=usage, warnings=tuple(answering.warnings), costs=costs)
 
 
 def encode_paths(paths: list[str]) -> bytes:

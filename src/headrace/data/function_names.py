@@ -22,7 +22,6 @@ FUNCTIONS: Mapping[str, FunctionName] = {
     "ai_probability": FunctionName("ai_probability"),
     "classify": FunctionName("classify"),
     "ai_classify": FunctionName("classify"),
-    "extract": FunctionName("extract"),
     "ai_extract": FunctionName("extract"),
     "embed": FunctionName("embed"),
     "ai_embed": FunctionName("embed", ("model",)),

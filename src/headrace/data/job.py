@@ -71,9 +71,27 @@ class AiUsage(Struct, frozen=True, kw_only=True):
     unplanned: int = 0
 
 
+class CallCost(Struct, frozen=True, kw_only=True):
+    """What a call will take of models: of `rows` different rows of arguments `known` have values already.
+    Tokens of prompts are exact, those of output a bound. Where `exact` is false there are at most so many
+    rows, or, with `rows` None, as many as the statement comes to, and `reason` says why. `seconds` and `usd`
+    are predicted from what was measured before; None where nothing was, or no price is set."""
+
+    function: str
+    model: str | None
+    rows: int | None = None
+    known: int = 0
+    prompt_tokens: int = 0
+    max_output_tokens: int = 0
+    exact: bool = True
+    reason: str = ""
+    seconds: float | None = None
+    usd: float | None = None
+
+
 class SqlAnswer(Struct, frozen=True, tag="answer"):
     """The rows of a statement in the format asked for. `warnings` and `usage` are of functions that models
-    answer."""
+    answer, `costs` with a plan what they will take."""
 
     columns: tuple[Column, ...]
     rows: int
@@ -81,6 +99,7 @@ class SqlAnswer(Struct, frozen=True, tag="answer"):
     datasets: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     usage: AiUsage | None = None
+    costs: tuple[CallCost, ...] = ()
 
 
 class SqlFailure(Struct, frozen=True, tag="failure"):

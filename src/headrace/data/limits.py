@@ -24,7 +24,36 @@ class AiLimits(Struct, frozen=True, kw_only=True):
     rows: int
     tokens: int
     seconds: float
+    max_usd: float | None = None
+    usd_per_hour: float | None = None
     names: tuple[str, str] = ("sql.ai_rows", "sql.ai_tokens")
+
+
+class MeasuredSpeed(Struct):
+    """Tokens and seconds of one function and model so far."""
+
+    tokens: int = 0
+    took_s: float = 0.0
+
+    def add(self, tokens: int, seconds: float) -> None:
+        """More has been computed."""
+        self.tokens += tokens
+        self.took_s += seconds
+
+    def seconds(self, tokens: int) -> float | None:
+        """That so many tokens will take; None where nothing was computed yet."""
+        return tokens * self.took_s / self.tokens if self.tokens else None
+
+
+class Speeds:
+    """Of all functions and models of a process."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], MeasuredSpeed] = {}
+
+    def of(self, model: str, operator: str) -> MeasuredSpeed:
+        """Of a model, by what names its weights, and a function."""
+        return self._known.setdefault((model, operator), MeasuredSpeed())
 
 
 class AiBudget:
@@ -34,8 +63,8 @@ class AiBudget:
         self._limits = limits
         self.rows, self.tokens, self._seconds = 0, 0, 0.0
 
-    def take(self, function: str, costs: Sequence[RowCost]) -> None:
-        """Set aside what rows take at most; SqlLimit where that is too much."""
+    def take(self, function: str, costs: Sequence[RowCost], speed: MeasuredSpeed) -> None:
+        """Set aside what rows take at most; SqlLimit where that is too much, or by `speed` costs too much."""
         limits = self._limits
         rows = self.rows + len(costs)
         prompt, output = sum(one.prompt_tokens for one in costs), sum(one.max_output for one in costs)
@@ -53,12 +82,40 @@ class AiBudget:
                 " fewer rows, lower max_tokens, or raise it",
                 param="sql",
             )
+        seconds = speed.seconds(prompt + output)
+        if limits.max_usd is not None and (usd := self.usd(seconds, self.usd(self._seconds))) is not None:
+            self._check_money(function, usd)
         self.rows, self.tokens = rows, tokens
+
+    def usd(self, seconds: float | None, besides: float | None = 0.0) -> float | None:
+        """What so many seconds cost; None where that is not known."""
+        price = self._limits.usd_per_hour
+        return None if price is None or seconds is None else seconds * price / 3600 + (besides or 0.0)
+
+    def _check_money(self, function: str, usd: float) -> None:
+        most = self._limits.max_usd
+        if most is not None and usd > most:
+            raise SqlLimit(
+                f"{function}() is predicted to cost {usd:.6f} dollars with what came before, max_cost allows"
+                f" {most:.6f}: select fewer rows, lower max_tokens, or raise it",
+                param="max_cost",
+            )
 
     @property
     def seconds_left(self) -> float:
         """Of the time in which models compute."""
         return max(0.0, self._limits.seconds - self._seconds)
+
+    def check_spent(self, seconds: float) -> None:
+        """SqlLimit where so many seconds more cost too much: what is computed meanwhile is kept."""
+        limits = self._limits
+        usd = self.usd(self._seconds + seconds)
+        if limits.max_usd is not None and usd is not None and usd > limits.max_usd:
+            raise SqlLimit(
+                f"models have computed for {usd:.6f} dollars, max_cost allows {limits.max_usd:.6f}: what they"
+                " have computed is kept, so send the statement again, or raise it",
+                param="max_cost",
+            )
 
     def spend_seconds(self, seconds: float) -> None:
         """Models have computed for so long."""

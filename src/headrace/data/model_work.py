@@ -60,7 +60,7 @@ class ModelUsage(Struct):
     dropped: Counter[str] = msgspec.field(default_factory=Counter[str])
 
 
-class ModelWork:
+class StatementWork:
     """The requests of one statement. Lives on the models' event loop."""
 
     def __init__(self, models: Models, usage: ModelUsage) -> None:

@@ -12,7 +12,7 @@ from msgspec import Struct
 from headrace.config.names import nearest
 from headrace.data.function_names import FUNCTIONS
 from headrace.data.guard import StatementRefused
-from headrace.data.model_work import ModelWork
+from headrace.data.model_work import StatementWork
 from headrace.data.questions import Argument, CallSite, Constant, Value
 
 Arguments = tuple[str, ...]
@@ -54,16 +54,16 @@ class SqlOperator(ABC):
         return [self.site.operator, self.site.constants, self.site.options]
 
     @abstractmethod
-    async def open(self, work: ModelWork) -> str:
+    async def open(self, work: StatementWork) -> str:
         """Find the model before anything is computed; what names its weights and settings, "" where nothing
         does. InvalidRequest where none can do this."""
 
     @abstractmethod
-    async def cost(self, work: ModelWork, rows: Sequence[Arguments]) -> list[RowCost]:
+    async def cost(self, work: StatementWork, rows: Sequence[Arguments]) -> list[RowCost]:
         """Of each row. InvalidRequest where the model cannot read one, which is too long for instance."""
 
     @abstractmethod
-    def compute(self, work: ModelWork, rows: Sequence[Arguments]) -> AsyncGenerator[Sequence[RowValue]]:
+    def compute(self, work: StatementWork, rows: Sequence[Arguments]) -> AsyncGenerator[Sequence[RowValue]]:
         """The values in any order, as they come. What cannot be computed raises, or where the call says so
         has the value None and is counted."""
 

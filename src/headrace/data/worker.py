@@ -13,12 +13,14 @@ from typing import Any
 
 import msgspec
 
-from headrace.data.ai_calls import DuckDialect, find_calls, has_calls, put_in_place, sites_of
+from headrace.data.ai_calls import DuckDialect, FoundCall, find_calls, has_calls, put_in_place, sites_of
 from headrace.data.ai_values import Answers, register
 from headrace.data.function_names import FUNCTIONS
 from headrace.data.guard import Checked, Node, StatementRefused, check, walk_tree
 from headrace.data.job import Column, Copy, Query, Reply, SqlAnswer, SqlFailure, View, decode_job
+from headrace.data.look_ahead import look_ahead
 from headrace.data.output import Output, TooMuch
+from headrace.data.plan import NO_PLAN, Plan, plan
 from headrace.data.source import literal, quoted
 from headrace.isolation.fork_server import Ask, serve
 
@@ -110,6 +112,7 @@ class _Run:
     def __init__(self, connection: Connection, job: Query, ask: Ask | None = None) -> None:
         self._connection, self._job, self._ask = connection, job, ask
         self._dialect = DuckDialect(self._serialize, self._deserialize)
+        self._error: type[Exception] = importlib.import_module("duckdb").Error
 
     def answer(self) -> SqlAnswer:
         job, connection = self._job, self._connection
@@ -120,31 +123,61 @@ class _Run:
         self._lock([views[name] for name in checked.datasets])
         names = tuple(views[name].name for name in checked.datasets)
         text, parameters = checked.text, list(job.parameters)
-        tree = self._dialect.tree(text)
+        tree, answers = self._dialect.tree(text), None
         if has_calls(tree):
-            text, parameters = (
-                self._with_models(tree, {known: view.name for known, view in views.items()}),
-                [],
-            )
-        connection.execute(f"EXPLAIN {text}" if job.explain else text, parameters or None)
-        columns = tuple(Column(str(one[0]), str(one[1])) for one in connection.description)
-        reader = connection.to_arrow_reader(BATCH_ROWS)
-        output = Output(job.format, reader.schema, job.rows, job.bytes)
-        for batch in reader:
-            output.add(batch)
+            answers = self._with_models(tree, {known: view.name for known, view in views.items()})
+            text, parameters = self._dialect.text(tree), []
+        columns, output = self._executed(f"EXPLAIN {text}" if job.explain else text, parameters)
+        if answers is not None and answers.has_guessed and output.rows < self._most_rows(tree):
+            answers.assume_nothing()
+            columns, output = self._executed(text, parameters)
         return SqlAnswer(columns, output.rows, output.close(), names)
 
-    def _with_models(self, tree: Node, datasets: dict[str, str]) -> str:
-        """The statement with functions of this connection in the place of those that models answer."""
+    def _executed(self, text: str, parameters: list[Any]) -> tuple[tuple[Column, ...], Output]:
+        self._connection.execute(text, parameters or None)
+        columns = tuple(Column(str(one[0]), str(one[1])) for one in self._connection.description)
+        reader = self._connection.to_arrow_reader(BATCH_ROWS)
+        output = Output(self._job.format, reader.schema, self._job.rows, self._job.bytes)
+        for batch in reader:
+            output.add(batch)
+        return columns, output
+
+    def _most_rows(self, tree: Node) -> int:
+        """The LIMIT of a statement."""
+        modifiers: list[Node] = tree["statements"][0]["node"]["modifiers"]
+        return next(
+            int(one["limit"]["value"]["value"]) for one in modifiers if one["type"] == "LIMIT_MODIFIER"
+        )
+
+    def _with_models(self, tree: Node, datasets: dict[str, str]) -> Answers:
+        """Put functions of this connection in the place of those that models answer, and look ahead."""
         if self._ask is None or not self._job.models:
             raise StatementRefused("functions that models answer may not be used: no model is served here")
         calls = find_calls(tree, self._dialect, self._job.parameters)
         answers = Answers(self._ask)
         put_in_place(calls, answers.declare(sites_of(calls, self._evaluated)), self._dialect)
-        text = self._dialect.text(tree)
-        walk_tree(self._serialize(text), datasets, set(), {call.name for call in calls})
+        walk_tree(self._serialize(self._dialect.text(tree)), datasets, set(), {call.name for call in calls})
         register(self._connection, calls, None if self._job.explain else answers)
-        return text
+        if self._job.planned:
+            look_ahead(self._connection, self._planned(tree, calls), calls, answers, (self._error,))
+        return answers
+
+    def _planned(self, tree: Node, calls: list[FoundCall]) -> Plan:
+        try:
+            count = None if self._job.explain else self._counted
+            return plan(tree, calls, self._dialect, self._aggregates, count)
+        except (LookupError, TypeError, ValueError, self._error):  # DuckDB writes this part otherwise
+            return Plan((), dict.fromkeys(range(len(calls)), NO_PLAN))
+
+    def _counted(self, sql: str) -> int:
+        """The rows of a query."""
+        return int(self._connection.execute(f"SELECT count(*) FROM ({sql}) AS q").fetchone()[0])
+
+    @property
+    def _aggregates(self) -> set[str]:
+        """The names of aggregates."""
+        sql = "SELECT DISTINCT function_name FROM duckdb_functions() WHERE function_type = 'aggregate'"
+        return {str(name) for (name,) in self._connection.execute(sql).fetchall()}
 
     def _evaluated(self, expressions: list[Node]) -> list[Any]:
         """The values of constants."""

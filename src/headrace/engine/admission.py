@@ -24,10 +24,10 @@ class Admission:
         scheduler: Scheduler,
         clock: Callable[[], float],
         pacing: Pacing,
+        predictor: StepPredictor,
         max_batch_tokens: int,
     ) -> None:
-        self._pacing, self._max_batch_tokens = pacing, max_batch_tokens
-        self._predictor = StepPredictor(scheduler, pacing, max_batch_tokens)
+        self._pacing, self._predictor, self._max_batch_tokens = pacing, predictor, max_batch_tokens
         self._queue, self._active, self._scheduler, self._clock = queue, active, scheduler, clock
 
     def receive(self, *, idle: bool) -> bool:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from headrace.engine.client import EngineLimits, EngineStatus
 from headrace.engine.fair_queue import FairQueue
-from headrace.engine.pacing import DEFAULT_TTFT_S
+from headrace.engine.pacing import DEFAULT_TTFT_S, SHORT_STEP_S
 from headrace.engine.ranked_request import RankedRequest
 from headrace.engine.request import (
     ChoiceFinished,
@@ -32,7 +32,7 @@ from headrace.engine.request import (
 )
 from headrace.engine.request_queue import CancelRequest, PauseRequest, RequestQueue, send
 from headrace.engine.step_share import StepShare
-from headrace.engine.step_times import StepTimes, StepWork, attended
+from headrace.engine.step_times import StepWork, WidthTimes, attended
 from headrace.engine.submissions import submitted
 from headrace.engine.turns import NoTurns, Tier, TurnAsk, Turns, joined, tier_of
 from headrace.engine.unit_rows import unit_rows
@@ -79,7 +79,7 @@ class Encoder:
     ) -> None:
         self.limits = limits
         self._pooling, self._vocabulary, self._clock = pooling, vocabulary, clock
-        self._turns, self._times = turns or NoTurns(), StepTimes()
+        self._turns, self._widths = turns or NoTurns(), WidthTimes()
         self._capacity = executor.capacity
         self._queue: RequestQueue[_InputState] = RequestQueue(limits)
         self._waiting: FairQueue[_InputState] = FairQueue()  # for the loop alone
@@ -146,6 +146,7 @@ class Encoder:
                 first = self._waiting.next()
                 if first is not None:
                     self._turns.begin(self._ask(first))
+                    self._widths.use(self._turns.width)
                     self._step(executor, self._schedule())
 
     def _receive(self) -> bool:
@@ -175,7 +176,8 @@ class Encoder:
         """Of a text that is not computed, what its last event would be if it were computed alone now."""
         tokens = len(text.request.prompt)
         work = StepWork(tokens, 0, attended(0, tokens))
-        seconds = self._times.seconds(work) if self._times.any_known else 0.0
+        times = self._widths.now
+        seconds = times.seconds(work) if times.any_known else 0.0
         share = StepShare("encode", 0.0, seconds, 1, 0.0, 0.0, 0.0, seconds, tokens, 1, tokens)
         return RequestFinished(Usage(tokens, 0, 0), Timing(0.0, seconds, seconds), 0, (share,))
 
@@ -184,18 +186,21 @@ class Encoder:
         pace = self.limits.pace
         tier = tier_of(first.priority, standard=pace.standard)
         due_s = first.submitted_s + (pace.ttft_s or DEFAULT_TTFT_S)
-        return TurnAsk(tier, math.inf if tier is Tier.BATCH else due_s)
+        tokens = len(first.request.prompt)
+        expected_s = self._widths.shortest_s(StepWork(tokens, 0, attended(0, tokens)))
+        whole = tier is Tier.INTERACTIVE and expected_s > SHORT_STEP_S
+        return TurnAsk(tier, math.inf if tier is Tier.BATCH else due_s, whole=whole)
 
     def _schedule(self) -> list[_InputState]:
         """Remove from the queue, in its order, what fits into one step."""
         texts: list[_InputState] = []
         left = self._capacity.max_tokens
-        tokens, pairs = 0, 0.0
+        tokens, pairs, times = 0, 0.0, self._widths.now
         limit_s = self.limits.pace.max_turn_s if self._turns.contended else math.inf
         while len(texts) < self.limits.max_num_seqs and (text := self._waiting.next()) is not None:
             left -= text.cost_tokens
             tokens, pairs = tokens + text.cost_tokens, pairs + attended(0, text.cost_tokens)
-            if left < 0 or (texts and self._times.seconds(StepWork(tokens, 0, pairs)) > limit_s):
+            if left < 0 or (texts and times.seconds(StepWork(tokens, 0, pairs)) > limit_s):
                 break
             self._waiting.take(text)
             text.waits = False
@@ -209,7 +214,8 @@ class Encoder:
         starts, unseen = [one.pair_start for one in params], [one.unseen for one in params]
         step = encoder_step(prompts, self._pooling, self._capacity.page_tokens, starts, unseen)
         work = StepWork(len(step.tokens), 0, sum(attended(0, len(prompt)) for prompt in prompts))
-        predicted_s = self._times.seconds(work) if self._times.any_known else 0.0
+        times = self._widths.now
+        predicted_s = times.seconds(work) if times.any_known else 0.0
         output, run_s = self._in_turn(executor, step, work)
         self.steps += 1
         self._running, self._last_step_s = 0, self._clock()
@@ -241,7 +247,7 @@ class Encoder:
         begun_s = self._clock()
         output = executor.run(step)
         run_s = self._clock() - begun_s
-        self._times.note(work, run_s)
+        self._widths.now.note(work, run_s)
         self._turns.end(again=len(self._waiting) > 0)
         return output, run_s
 

@@ -10,6 +10,7 @@ from contextlib import ExitStack, closing
 
 from headrace.engine.active_requests import ActiveRequests
 from headrace.engine.admission import Admission
+from headrace.engine.call_times import CallTimes, kind_of
 from headrace.engine.client import EngineLimits, EngineStatus
 from headrace.engine.event_delivery import deliver
 from headrace.engine.multi_step import MAX_LOOKAHEAD_TOKENS, MultiStep
@@ -30,6 +31,7 @@ from headrace.engine.speculative.controller import SpeculationController
 from headrace.engine.speculative.step_cost_model import StepTiming
 from headrace.engine.step_clock import StepClock
 from headrace.engine.step_plan import StepPlan, StepResult
+from headrace.engine.step_prediction import StepPredictor
 from headrace.engine.submissions import submitted, submitted_after
 from headrace.engine.turns import NoTurns, Turns, joined
 from headrace.engine.validation import validate_request
@@ -57,7 +59,7 @@ class Engine:
         turns: Turns | None = None,
     ) -> None:
         self.limits = limits
-        self._turns, self._pacing = turns or NoTurns(), Pacing(limits.pace)
+        self._turns, self._pacing, self._calls = turns or NoTurns(), Pacing(limits.pace), CallTimes()
         self._capacity, self._sampler, self._clock = executor.capacity, sampler, clock
         self._max_length = min(limits.context_length, self._capacity.page_count * self._capacity.page_tokens)
         self._scheduler, self._speculation = _scheduler(self._capacity, limits), speculation
@@ -70,7 +72,9 @@ class Engine:
         self._queue: RequestQueue[RequestState] = RequestQueue(limits, self._multi_step.interrupt)
         self._active = ActiveRequests(self._queue, self._scheduler, self._batches, speculation)
         self._admission = Admission(
-            self._queue, self._active, self._scheduler, clock, self._pacing, self._capacity.max_tokens
+            *(self._queue, self._active, self._scheduler, clock, self._pacing),
+            StepPredictor(self._scheduler, self._pacing, self._calls, self._capacity.max_tokens),
+            self._capacity.max_tokens,
         )
         self._timer, self._sums, self._single_steps = StepClock(clock), StepSums(), 0
         # The thread alone holds the executor, so that its memory is free when the loop has ended.
@@ -172,8 +176,9 @@ class Engine:
         return self._admission.receive(idle=idle)
 
     def _step(self, executor: Executor) -> None:
-        running = self._scheduler.running
-        self._timer.begin(self._turns.begin(self._pacing.ask(running, self._timer.ended_s)))
+        ask = self._pacing.ask(self._scheduler.candidates, self._timer.ended_s)
+        self._timer.begin(self._turns.begin(ask))
+        self._pacing.widths.use(self._turns.width)
         plan = result = None
         try:
             speculation = self._propose_drafts()
@@ -205,7 +210,9 @@ class Engine:
         step = self._batches.build(chunks, lookahead_tokens=lookahead_tokens)
         work = work_of(chunks)
         predicted_s = self._pacing.predicted_s(work)
-        return StepPlan(chunks, slots, step, max_steps, lookahead_tokens, drafts, work, predicted_s)
+        plan = StepPlan(chunks, slots, step, max_steps, lookahead_tokens, drafts, work, predicted_s)
+        plan.kind = kind_of(plan)  # before its drafts are dropped
+        return plan
 
     def _prefill_tokens(self) -> int:
         """Most tokens of prompts in the next step."""
@@ -270,7 +277,11 @@ class Engine:
     def _trace(self, plan: StepPlan, result: StepResult) -> None:
         """Note for each request that it took part."""
         steps = 1 if result.multi_step is None else result.multi_step.steps
-        call = totals(plan.chunks, self._timer, self._sums, steps, plan.predicted_s)
+        timer, kind = self._timer, plan.kind
+        predicted_s = plan.predicted_s * self._calls.ratio(kind)
+        call = totals(plan.chunks, timer, self._sums, steps, predicted_s)
+        seconds = (call.after.seconds - self._sums.seconds) / steps
+        self._calls.learn(kind, plan.predicted_s, seconds)
         self._sums = call.after
         for chunk in plan.chunks:
             state = self._active.state_of(chunk.sequence)

@@ -72,6 +72,10 @@ class FairQueue(Generic[Item]):
         """Everything that waits, by rank alone."""
         return iter(sorted(chain.from_iterable(one.items for one in self._accounts.values()), key=RANK))
 
+    def firsts(self) -> list[Item]:
+        """The first of each account."""
+        return [one.items[0] for one in self._accounts.values()]
+
     def add(self, item: Item) -> None:
         """Let it wait."""
         account = self._accounts.setdefault(item.account, _Account())

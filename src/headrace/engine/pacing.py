@@ -10,12 +10,15 @@ from msgspec import Struct
 from headrace.config.model_settings import SloPolicy
 from headrace.engine.scheduler.scheduled_chunk import ScheduledChunk
 from headrace.engine.scheduler.sequence import Sequence as TokenSequence
-from headrace.engine.step_times import StepTimes, StepWork, attended
+from headrace.engine.step_times import StepTimes, StepWork, WidthTimes, attended
 from headrace.engine.turns import Tier, TurnAsk, tier_of
 
 DEFAULT_TTFT_S, DEFAULT_TPOT_S = 0.5, 0.05
 MIN_PREFILL_TOKENS = 16
 """A prompt progresses by so many tokens in a step at least, however late the streams are."""
+SHORT_STEP_S = 4e-3
+"""A step that takes no longer with all cores does well with a part of them, whoever waits for it: beside the
+time per token that streams are made for it is little."""
 STALE_S = 5.0
 DECODE_SHARE = 2.0
 """A step with prefill may take so many times one without: a prompt beside streams gets half of the time."""
@@ -58,8 +61,13 @@ class Pacing:
     """
 
     def __init__(self, options: PaceOptions) -> None:
-        self.options, self.times = options, StepTimes()
+        self.options, self.widths = options, WidthTimes()
         self._learned_s = -math.inf
+
+    @property
+    def times(self) -> StepTimes:
+        """With as many threads as the next step has."""
+        return self.widths.now
 
     def tier(self, sequence: TokenSequence) -> Tier:
         """The class of a sequence."""
@@ -74,7 +82,9 @@ class Pacing:
             if own is not Tier.BATCH:
                 tier = min(tier, own)
                 deadline_s = min(deadline_s, self._due_s(sequence, last_token_s))
-        return TurnAsk(tier, deadline_s)
+        expected_s = self.widths.shortest_s(_next_work(sequences))
+        whole = tier is Tier.INTERACTIVE and expected_s > SHORT_STEP_S
+        return TurnAsk(tier, deadline_s, 0.0 if math.isinf(expected_s) else expected_s, whole)
 
     def _due_s(self, sequence: TokenSequence, last_token_s: float) -> float:
         if sequence.pending == 1:
@@ -161,6 +171,16 @@ def work_of(chunks: Iterable[ScheduledChunk]) -> StepWork:
         else:
             prefill += chunk.length
         pairs += attended(chunk.start, chunk.length)
+    return StepWork(prefill, rows, pairs)
+
+
+def _next_work(sequences: Iterable[TokenSequence]) -> StepWork:
+    """Of a step with all that they have to compute."""
+    prefill, rows, pairs = 0, 0, 0.0
+    for sequence in sequences:
+        pending = sequence.pending
+        rows, prefill = (rows + 1, prefill) if pending == 1 else (rows, prefill + pending)
+        pairs += attended(sequence.computed, pending)
     return StepWork(prefill, rows, pairs)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from headrace.engine.call_times import CallTimes, kind_of_work
 from headrace.engine.pacing import Pacing
 from headrace.engine.request import RequestFinished, Timing, Usage
 from headrace.engine.request_state import RequestState
@@ -19,8 +20,9 @@ MAX_CHUNKS = 64
 class StepPredictor:
     """Predicts from what runs now and what steps took until now. For the loop's thread alone."""
 
-    def __init__(self, scheduler: Scheduler, pacing: Pacing, max_batch_tokens: int) -> None:
-        self._scheduler, self._pacing, self._most = scheduler, pacing, max_batch_tokens
+    def __init__(self, scheduler: Scheduler, pacing: Pacing, calls: CallTimes, max_batch_tokens: int) -> None:
+        self._scheduler, self._pacing, self._calls = scheduler, pacing, calls
+        self._most = max_batch_tokens
 
     def finished(self, state: RequestState) -> RequestFinished:
         """What the last event of the request would be; its shares have `predicted_s` alone. An answer is as
@@ -66,15 +68,18 @@ class StepPredictor:
             steps = 1 if number < MAX_CHUNKS - 1 else -(-tokens // most)
             count = min(tokens, most * steps)
             work = StepWork(count / steps, streams, seen + attended(start, count) / steps)
-            seconds = steps * self._pacing.predicted_s(work)
+            seconds = steps * self._seconds(work)
             yield _share("prefill", at_s, seconds, steps, count, steps * (streams + 1))
             start, tokens, at_s = start + count, tokens - count, at_s + seconds
+
+    def _seconds(self, work: StepWork, *, is_long: bool = False) -> float:
+        return self._pacing.predicted_s(work) * self._calls.ratio(kind_of_work(work, is_long=is_long))
 
     def _decode(self, prompt: int, steps: int, choices: int, at_s: float) -> StepShare:
         streams, seen = self._streams()
         rows = streams + choices
         work = StepWork(0, rows, seen + choices * (prompt + steps / 2))
-        seconds = steps * self._pacing.predicted_s(work)
+        seconds = steps * self._seconds(work, is_long=steps > 1)
         return _share("decode", at_s, seconds, steps, steps * choices, steps * rows)
 
 

@@ -40,6 +40,14 @@ class StepTimes:
         self._fit = (0.0, 0.0, 0.0, 0.0)
         self._unfitted = 0  # steps that the fit has not seen
 
+    def copy(self) -> StepTimes:
+        """Another with the same samples."""
+        made = StepTimes()
+        for own, samples in zip(made._kinds, self._kinds, strict=True):
+            own.extend(samples)
+        made._unfitted = sum(map(len, self._kinds))
+        return made
+
     @property
     def known(self) -> bool:
         """Whether enough prefill was measured."""
@@ -81,6 +89,29 @@ class StepTimes:
 
     def _fitted(self) -> tuple[float, float, float, float]:
         return fitted_step_times([sample for kind in self._kinds for sample in kind])
+
+
+class WidthTimes:
+    """StepTimes of each number of threads that steps have had. Of a new one they begin with the samples of
+    the one before."""
+
+    __slots__ = ("_widths", "now")
+
+    def __init__(self, now: StepTimes | None = None) -> None:
+        self.now = now or StepTimes()
+        self._widths = {0: self.now}
+
+    def use(self, width: int) -> None:
+        """The next step has so many threads; 0: all."""
+        known = self._widths.get(width)
+        if known is None:
+            known = self._widths[width] = self.now.copy()
+        self.now = known
+
+    def shortest_s(self, work: StepWork) -> float:
+        """Seconds of a step with the best number of threads; infinite where nothing is known."""
+        known = [times for times in self._widths.values() if times.any_known]
+        return min((times.seconds(work) for times in known), default=float("inf"))
 
 
 def fitted_step_times(samples: Sequence[tuple[StepWork, float]]) -> tuple[float, float, float, float]:

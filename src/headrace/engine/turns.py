@@ -1,4 +1,4 @@
-"""Turns over the machine's cores: of the loops of several models one computes at a time."""
+"""Turns over the machine's cores: the loops of several models compute on disjoint parts of them."""
 
 from __future__ import annotations
 
@@ -34,11 +34,13 @@ def tier_of(priority: int, *, standard: Tier = Tier.STANDARD) -> Tier:
 
 
 class TurnAsk(Struct, frozen=True):
-    """What a loop says of its next step. `deadline_s` is a time of the monotonic clock."""
+    """What a loop says of its next step. `deadline_s` is a time of the monotonic clock. `whole`: while others
+    want cores too it waits for all that it can use, instead of taking its part of them."""
 
     tier: Tier = Tier.STANDARD
     deadline_s: float = math.inf
     predicted_s: float = 0.0
+    whole: bool = False
 
 
 class Turns(Protocol):
@@ -46,6 +48,12 @@ class Turns(Protocol):
 
     waiting: bool
     """The loop waits for its turn: that it makes no step is no fault of its own."""
+    width: int
+    """Threads of the turn; 0: all."""
+
+    def attach(self, pool: _native.Pool) -> None:
+        """From now on so many threads of `pool` compute as a turn has cores."""
+        ...
 
     def join(self) -> None:
         """Before all others."""
@@ -65,7 +73,7 @@ class Turns(Protocol):
 
     @property
     def contended(self) -> bool:
-        """Whether another loop waits, or has waited a moment ago."""
+        """Whether another loop computes beside this one, waits, or has waited a moment ago."""
         ...
 
 
@@ -74,6 +82,10 @@ class NoTurns:
 
     waiting = False
     contended = False
+    width = 0
+
+    def attach(self, pool: _native.Pool) -> None:
+        """All threads always compute."""
 
     def join(self) -> None:
         """Nothing to join."""
@@ -97,17 +109,27 @@ class SharedTurns:
 
     def __init__(self, arena: _native.Turns, *, share: float = 1.0) -> None:
         self._arena, self._share, self._slot = arena, share, -1
-        self.waiting = False
+        self._pool: _native.Pool | None = None
+        self._most = arena.cores
+        self.waiting, self.width = False, 0
+
+    def attach(self, pool: _native.Pool) -> None:
+        """Narrow `pool` to the cores of each turn."""
+        self._pool, self._most = pool, min(pool.threads, self._arena.cores)
 
     def join(self) -> None:
         """RuntimeError where the arena is full."""
-        self._slot = self._arena.join(self._share)
+        self._slot = self._arena.join(self._share, self._most)
 
     def begin(self, ask: TurnAsk) -> float:
         """Wait for a turn."""
         self.waiting = True
-        waited_s = self._arena.begin(self._slot, ask.tier, ask.deadline_s, ask.predicted_s)
+        waited_s = self._arena.begin(self._slot, ask.tier, ask.deadline_s, ask.predicted_s, ask.whole)
         self.waiting = False
+        held = self._arena.held(self._slot)
+        self.width = 0 if held == self._most else held
+        if self._pool is not None:
+            self._pool.set_width(self.width or self._pool.threads)
         return waited_s
 
     def end(self, *, again: bool) -> None:
@@ -120,8 +142,8 @@ class SharedTurns:
 
     @property
     def contended(self) -> bool:
-        """Whether another loop waits, or did within CONTENDED_S."""
-        return self._arena.contended(CONTENDED_S)
+        """Whether another loop computes beside this one, waits, or did within CONTENDED_S."""
+        return self.width != 0 or self._arena.contended(CONTENDED_S)
 
 
 @contextmanager

@@ -89,6 +89,11 @@ class CallContext:
             self._trace = new_trace(self.traceparent, self.tracestate)
         return self._trace
 
+    @property
+    def recorded_trace(self) -> str:
+        """The id of its trace where that is recorded here or by the caller, else ""."""
+        return self.trace.trace_id if self.traceparent or self._trace is not None else ""
+
     @trace.setter
     def trace(self, trace: TraceContext) -> None:
         self._trace = trace

@@ -82,7 +82,7 @@ class EngineRun:
 
     def submit(self, requests: Sequence[EngineRequest]) -> None:
         """Hand the requests to the engine, from any thread. Raises its refusal; then all are cancelled."""
-        self._meters = [RequestMetrics(self._metrics, self._call.arrival_s) for _ in requests]
+        self._meters = self._new_meters(requests)
         self._submitted_s = time.monotonic()
         try:
             for index, request in enumerate(requests):
@@ -97,7 +97,7 @@ class EngineRun:
     async def submit_later(self, requests: Sequence[EngineRequest]) -> None:
         """As `submit`, for requests whose constraint is compiled: no thread waits. Cancelled meanwhile, what
         the engine has not begun to compile is dropped."""
-        self._meters = [RequestMetrics(self._metrics, self._call.arrival_s) for _ in requests]
+        self._meters = self._new_meters(requests)
         try:
             for index, request in enumerate(requests):
                 submitting = self._engine.submit_later(request, self._sink(index))
@@ -111,6 +111,10 @@ class EngineRun:
         except BaseException:
             self._refused()
             raise
+
+    def _new_meters(self, requests: Sequence[EngineRequest]) -> list[RequestMetrics]:
+        call = self._call
+        return [RequestMetrics(self._metrics, call.arrival_s, call.recorded_trace) for _ in requests]
 
     def _sink(self, index: int) -> EventCallback:
         return self._bridge.sink(lambda events: self._receive(index, events))

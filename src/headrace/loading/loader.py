@@ -48,6 +48,8 @@ def start(
     with prepared:
         check_span_head(prepared.folder, prepared.model.config.hidden)
         pool = _native.Pool(options.threads or usable_cores())
+        if turns is not None:
+            turns.attach(pool)
         troubles = CacheTroubles()
 
         def load(of: PlannedModel) -> PackedWeights:

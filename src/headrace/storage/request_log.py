@@ -66,7 +66,7 @@ class LogFilter(Struct, frozen=True, kw_only=True):
     model: str | None = None
     endpoint: str | None = None
     key_name: str | None = None
-    since_s: float | None = None
+    since_s: float = 0.0
     after: str | None = None
     limit: int = 50
 
@@ -113,7 +113,7 @@ def page_of_log(database: Database, wanted: LogFilter) -> list[LoggedRequest]:
             values.append(value)
     if wanted.status is not None:
         where += f" AND ({_OUTCOMES[wanted.status]})"
-    if wanted.since_s is not None:
+    if wanted.since_s:
         where += " AND arrived_s > ?"
         values.append(wanted.since_s)
     if wanted.after is not None:  # a client may have sent an id twice: the older one, so that no page repeats

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from headrace.engine.request import Timing, Usage
 from headrace.engine.step_share import StepShare
+from headrace.telemetry.advice import advice
 
 MIN_SHOWN_S = 5e-5
 """Waiting that is shorter has no node of its own."""
@@ -49,12 +50,17 @@ class EngineTrace(Struct, frozen=True):
 
 
 def explain(stages: Sequence[Stage], traces: Sequence[EngineTrace], total_s: float) -> ExplainNode:
-    """The tree of a request whose reply ended `total_s` after its arrival."""
+    """The tree of a request whose reply ended `total_s` after its arrival. Its detail "advice" has what would
+    help most (see `Advice`), of several prompts the one that took longest."""
     spans = [_Span(one.name, one.start_s, one.end_s, one.detail) for one in stages]
+    detail: dict[str, Any] = {}
     if traces:
         start_s = min(one.submitted_s for one in traces)
         spans.append(_Span("engine", start_s, max(one.ended_s for one in traces), {}, _engine(traces)))
-    return _tree("request", 0.0, total_s, {}, spans)
+        longest = max(traces, key=lambda one: one.timing.total_s)
+        if found := advice(longest.usage, longest.shares):
+            detail["advice"] = found
+    return _tree("request", 0.0, total_s, detail, spans)
 
 
 def predict(

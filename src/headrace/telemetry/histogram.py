@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate
@@ -16,12 +17,14 @@ SECONDS = (
 class Histogram:
     """For use by one thread. prometheus_client's own histogram takes two locks per value, for every token."""
 
-    __slots__ = ("_counts", "bounds", "total")
+    __slots__ = ("_counts", "bounds", "exemplars", "total")
 
     def __init__(self, bounds: Sequence[float] = SECONDS) -> None:
         self.bounds = tuple(bounds)
         self.total = 0.0
         self._counts = [0] * (len(self.bounds) + 1)
+        self.exemplars: dict[int, tuple[str, float, float]] = {}
+        """By bucket the latest value whose trace is known: the trace's id, the value, when (Unix time)."""
 
     @property
     def count(self) -> int:
@@ -32,10 +35,13 @@ class Histogram:
         """Values of each bucket; the last one has those above all bounds."""
         return list(self._counts)
 
-    def observe(self, value: float) -> None:
-        """Add a value."""
-        self._counts[bisect_left(self.bounds, value)] += 1
+    def observe(self, value: float, trace_id: str = "") -> None:
+        """Add a value, of a request with that trace."""
+        bucket = bisect_left(self.bounds, value)
+        self._counts[bucket] += 1
         self.total += value
+        if trace_id:
+            self.exemplars[bucket] = trace_id, value, time.time()
 
     def buckets(self) -> list[tuple[str, float]]:
         """(upper bound as text, count of values up to it), as Prometheus expects them."""

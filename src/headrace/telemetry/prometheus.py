@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
@@ -14,6 +15,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Exemplar
 
 from headrace.engine.client import EngineStatus
 from headrace.telemetry.histogram import Histogram
@@ -228,5 +230,15 @@ class _Families:
 
     def histogram(self, name: str, help: str, histogram: Histogram) -> Metric:
         family = HistogramMetricFamily(self._prefix + name, help, labels=self._names)
-        family.add_metric(self._values, histogram.buckets(), histogram.total)
+        named = self._prefix == "headrace_"  # aliases need none
+        buckets = _buckets(histogram) if named else histogram.buckets()
+        family.add_metric(self._values, buckets, histogram.total)
         return family
+
+
+def _buckets(histogram: Histogram) -> list[Any]:
+    """Its buckets, with exemplars, which OpenMetrics alone shows."""
+    found: list[Any] = histogram.buckets()
+    for place, (trace_id, value, at_s) in list(histogram.exemplars.items()):
+        found[place] = (*found[place], Exemplar({"trace_id": trace_id}, value, at_s))
+    return found

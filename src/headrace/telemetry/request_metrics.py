@@ -50,12 +50,13 @@ class ModelMetrics(Struct):
 
 
 class RequestMetrics:
-    """Follows one request through the engine. `arrival_s` is the arrival time of its HTTP request."""
+    """Follows one request through the engine. `arrival_s` is the arrival time of its HTTP request, `trace_id`
+    its trace, where somebody records that."""
 
-    __slots__ = ("_arrival_s", "_first_s", "_last_s", "_meter", "_reason")
+    __slots__ = ("_arrival_s", "_first_s", "_last_s", "_meter", "_reason", "_trace_id")
 
-    def __init__(self, meter: ModelMetrics, arrival_s: float) -> None:
-        self._meter = meter
+    def __init__(self, meter: ModelMetrics, arrival_s: float, trace_id: str = "") -> None:
+        self._meter, self._trace_id = meter, trace_id
         self._arrival_s = arrival_s
         self._first_s = self._last_s = 0.0
         self._reason = ""
@@ -76,13 +77,13 @@ class RequestMetrics:
         if type(events[0]) is Delta:
             if self._first_s == 0.0:
                 self._first_s = now_s
-                meter.first_token.observe(now_s - self._arrival_s)
+                meter.first_token.observe(now_s - self._arrival_s, self._trace_id)
             else:
                 meter.between_tokens.observe(now_s - self._last_s)
             self._last_s = now_s
 
     def _done(self, event: RequestFinished, now_s: float) -> None:
-        meter, usage, timing = self._meter, event.usage, event.timing
+        meter, usage, timing, trace_id = self._meter, event.usage, event.timing, self._trace_id
         meter.ended[self._reason] += 1
         meter.prompt_tokens += usage.prompt_tokens
         meter.tokens_saved += usage.tokens_saved
@@ -90,12 +91,12 @@ class RequestMetrics:
         meter.cache_hits += usage.cached_tokens
         if usage.cache_miss_reason is not None:
             meter.cache_misses[usage.cache_miss_reason] += 1
-        meter.end_to_end.observe(now_s - self._arrival_s)
-        meter.queue.observe(timing.queue_s)
+        meter.end_to_end.observe(now_s - self._arrival_s, trace_id)
+        meter.queue.observe(timing.queue_s, trace_id)
         if not self._first_s:
             return  # cancelled before it ran: it has no timings
-        meter.prefill.observe(timing.first_token_s - timing.queue_s)
-        meter.decode.observe(timing.total_s - timing.first_token_s)
-        meter.inference.observe(timing.total_s - timing.queue_s)
+        meter.prefill.observe(timing.first_token_s - timing.queue_s, trace_id)
+        meter.decode.observe(timing.total_s - timing.first_token_s, trace_id)
+        meter.inference.observe(timing.total_s - timing.queue_s, trace_id)
         if usage.completion_tokens > 1:
-            meter.per_token.observe((now_s - self._first_s) / (usage.completion_tokens - 1))
+            meter.per_token.observe((now_s - self._first_s) / (usage.completion_tokens - 1), trace_id)

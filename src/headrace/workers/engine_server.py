@@ -28,7 +28,7 @@ from headrace.engine.engine import Engine
 from headrace.engine.request import EngineEvent, RequestFailed, RequestHandle
 from headrace.engine.turns import SharedTurns, Turns
 from headrace.errors import HeadraceError
-from headrace.loading.loader import start
+from headrace.loading.loader import start, usable_cores
 from headrace.loading.options import EngineOptions
 from headrace.loading.planned_model import PlannedModel, prepare
 from headrace.workers.protocol import (
@@ -164,7 +164,7 @@ class EngineServer:
         """Turns with the server's other workers."""
         if self._turns is None:
             return None
-        return SharedTurns(_native.Turns(self._turns), share=options.share)
+        return SharedTurns(_native.Turns(self._turns, usable_cores()), share=options.share)
 
     def _beat(self) -> None:
         """Send the engine's status periodically while there are no events, until the engine has stopped: if

@@ -1,5 +1,5 @@
 import type { JSX } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import { Waterfall } from "../explain/Waterfall";
 import { rate, seconds, whole } from "../lib/format";
 import { codeHtml } from "../lib/markdown";
@@ -47,7 +47,7 @@ function Question({ node }: { node: ChatNode }): JSX.Element {
 
 function Editor({ text, onDone }: { text: string; onDone: (text?: string) => void }): JSX.Element {
   const box = useRef<HTMLTextAreaElement>(null);
-  useEffect(() => box.current?.focus(), []);
+  useLayoutEffect(() => box.current?.focus(), []); // at once: what had the focus is gone
   return (
     <form
       onSubmit={(event) => {

@@ -21,7 +21,7 @@ from headrace.api.service import get_service
 from headrace.api.statements import ServedModels
 from headrace.config.datasets import read_datasets
 from headrace.data.engine import AiWishes, DataEngine
-from headrace.data.job import Format, SqlAnswer
+from headrace.data.job import CallCost, Format, SqlAnswer
 from headrace.errors import InvalidRequest
 from headrace.isolation.child import WorkStop
 
@@ -45,13 +45,14 @@ _ROWS = {"type": "array", "items": {"type": "object"}}
 
 class SqlBody(RequestBody, kw_only=True):
     """A statement as JSON. It may also be the body itself, as text/plain. Of models it takes at most
-    `max_tokens`, for `max_ai_rows` rows of arguments."""
+    `max_tokens`, for `max_ai_rows` rows of arguments, and time of this machine for `max_cost` dollars."""
 
     sql: Annotated[str, Meta(min_length=1)]
     parameters: Annotated[list[str | _Integer | float | bool | None], Meta(max_length=1000)] = []  # noqa: RUF012
     max_rows: Annotated[int, Meta(ge=1, le=2**31)] | None = None
     max_tokens: Annotated[int, Meta(ge=1, le=2**53)] | None = None
     max_ai_rows: Annotated[int, Meta(ge=1, le=2**31)] | None = None
+    max_cost: Annotated[float, Meta(ge=0, le=1e9)] | None = None
 
 
 class SqlColumn(Struct, frozen=True):
@@ -71,10 +72,11 @@ class SqlResult(Struct, frozen=True):
 
 
 class SqlPlan(Struct, frozen=True):
-    """How a statement would be run, and what it reads."""
+    """How a statement would be run, what it reads, and what its calls would take of `models`."""
 
     plan: str
     datasets: list[str]
+    models: list[CallCost] = []
 
 
 class DatasetEntry(Struct, frozen=True, kw_only=True):
@@ -130,7 +132,7 @@ async def explain_sql(http: HttpRequest) -> Response:
     answer = await _answer(http, "json", explain=True)
     rows: list[dict[str, Any]] = msgspec.json.decode(answer.body)
     plan = "\n".join(str(row["explain_value"]) for row in rows)
-    return json_response(SqlPlan(plan, list(answer.datasets)))
+    return json_response(SqlPlan(plan, list(answer.datasets), list(answer.costs)))
 
 
 @Endpoint("GET", "/v1/datasets", content=(_DATASETS,), errors={501: "headrace[data] is not installed."})
@@ -165,7 +167,12 @@ async def _answer(http: HttpRequest, format: Format, *, explain: bool = False) -
         body = checked_body(SqlBody, data, call)
 
     models = ServedModels(service.runner, call.account, asyncio.get_running_loop())
-    wishes = AiWishes(max_tokens=body.max_tokens, max_ai_rows=body.max_ai_rows)
+    wishes = AiWishes(
+        max_tokens=body.max_tokens,
+        max_ai_rows=body.max_ai_rows,
+        max_cost=body.max_cost,
+        usd_per_hour=service.settings.node_usd_per_hour,
+    )
 
     def run(engine: DataEngine, stop: WorkStop) -> SqlAnswer:
         return engine.sql(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from copy import copy
 from typing import Any, NoReturn
@@ -71,7 +72,7 @@ async def _explained(
     catching.handler = _Catching()
     catching.runner = ModelRunner(catching.handler, service.sources, service.model_threads)
     try:
-        await operation(msgspec.json.encode(body), call, catching)
+        await operation(json.dumps(body).encode(), call, catching)  # which knows large integers
     except _Caught as caught:
         request = caught.request
     else:

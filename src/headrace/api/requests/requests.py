@@ -58,11 +58,13 @@ class RequestPage(Struct, frozen=True, kw_only=True):
 class RequestsQuery(Query, frozen=True, kw_only=True):
     """Which requests are listed."""
 
-    status: Annotated[Outcome, Meta(description="What became of them.")] | None = None
+    status: Annotated[
+        Literal["any", "completed", "failed", "cancelled"], Meta(description="What became of them.")
+    ] = "any"
     model: str | None = None
     endpoint: Annotated[str, Meta(description="The path that was asked.")] | None = None
     key: Annotated[str, Meta(description="Name of the key that asked.")] | None = None
-    since: Annotated[float, Meta(ge=0, description="Unix seconds: those that came later.")] | None = None
+    since: Annotated[float, Meta(ge=0, description="Unix seconds: those that came later.")] = 0.0
     after: Annotated[str, Meta(description="`last_id` of the page before.")] | None = None
     limit: Annotated[int, page_size(MAX_PAGE)] = 50
 
@@ -72,7 +74,7 @@ async def list_requests(http: HttpRequest) -> Response:
     """The requests of the caller's key, or with the scope admin of all keys, newest first."""
     query = read_query(RequestsQuery, http)
     wanted = LogFilter(
-        status=query.status,
+        status=None if query.status == "any" else query.status,
         model=query.model,
         endpoint=query.endpoint,
         key_name=query.key,

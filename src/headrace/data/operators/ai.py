@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 
 from headrace.data.decoding import Decoder, Decoding
-from headrace.data.model_work import ModelWork
+from headrace.data.model_work import StatementWork
 from headrace.data.operator import Arguments, CheckedCall, RowCost, RowValue, SqlOperator
 
 MAX_TOKENS = 256
@@ -33,15 +33,15 @@ class Ai(SqlOperator):
         )
         self._decoder = Decoder(site, self.model)
 
-    async def open(self, work: ModelWork) -> str:
+    async def open(self, work: StatementWork) -> str:
         """See `SqlOperator.open`."""
         return await self._decoder.open(work)
 
-    async def cost(self, work: ModelWork, rows: Sequence[Arguments]) -> list[RowCost]:
+    async def cost(self, work: StatementWork, rows: Sequence[Arguments]) -> list[RowCost]:
         """See `SqlOperator.cost`."""
         return await self._decoder.cost(work, rows, self._decoding)
 
-    def compute(self, work: ModelWork, rows: Sequence[Arguments]) -> AsyncGenerator[Sequence[RowValue]]:
+    def compute(self, work: StatementWork, rows: Sequence[Arguments]) -> AsyncGenerator[Sequence[RowValue]]:
         """See `SqlOperator.compute`."""
         return self._decoder.generate(work, rows, self._decoding)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 
 from headrace.data.decoding import Decoder, Decoding
-from headrace.data.model_work import ModelWork
+from headrace.data.model_work import StatementWork
 from headrace.data.operator import Arguments, CheckedCall, RowCost, RowValue, SqlOperator
 from headrace.data.questions import Value
 
@@ -25,18 +25,20 @@ class AiFilter(SqlOperator):
         self._decoding = Decoding(prompt=lambda row: _question(site.texts(row)), sampling={})
         self._decoder = Decoder(site, self.model)
 
-    async def open(self, work: ModelWork) -> str:
+    async def open(self, work: StatementWork) -> str:
         """See `SqlOperator.open`."""
         found = await self._decoder.open(work)
         if not self._decoder.is_local:
             raise self.site.refused(f"{self.model} is a remote model, which tells no probabilities")
         return found
 
-    async def cost(self, work: ModelWork, rows: Sequence[Arguments]) -> list[RowCost]:
+    async def cost(self, work: StatementWork, rows: Sequence[Arguments]) -> list[RowCost]:
         """See `SqlOperator.cost`."""
         return await self._decoder.cost(work, rows, self._decoding)
 
-    async def compute(self, work: ModelWork, rows: Sequence[Arguments]) -> AsyncGenerator[Sequence[RowValue]]:
+    async def compute(
+        self, work: StatementWork, rows: Sequence[Arguments]
+    ) -> AsyncGenerator[Sequence[RowValue]]:
         """See `SqlOperator.compute`."""
         async for places, scores in self._decoder.score(work, rows, self._decoding, ANSWERS):
             yield [

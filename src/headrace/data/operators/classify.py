@@ -12,7 +12,7 @@ import numpy as np
 
 from headrace.data.decoding import Decoder, Decoding
 from headrace.data.encoding import TextEncoder
-from headrace.data.model_work import ModelWork, model_identity
+from headrace.data.model_work import StatementWork, model_identity
 from headrace.data.operator import Arguments, CheckedCall, RowCost, RowValue, SqlOperator, labels_of
 from headrace.engine.unit_rows import unit_rows
 from headrace.inference.call_context import CallContext
@@ -48,7 +48,7 @@ class Classify(SqlOperator):
         asked = f"Which of these fits the text best: {', '.join(self._labels)}? Answer with it alone."
         return f"{asked}\n\n{self.site.texts(row)[0]}"
 
-    async def open(self, work: ModelWork) -> str:
+    async def open(self, work: StatementWork) -> str:
         """See `SqlOperator.open`."""
         runner = work.runner
         name = self.model or runner.able("zero_shot") or runner.able("embed") or runner.able("generate")
@@ -61,7 +61,7 @@ class Classify(SqlOperator):
             await self._decoder.open(work)
         return identity
 
-    async def cost(self, work: ModelWork, rows: Sequence[Arguments]) -> list[RowCost]:
+    async def cost(self, work: StatementWork, rows: Sequence[Arguments]) -> list[RowCost]:
         """See `SqlOperator.cost`."""
         texts = [self.site.texts(row)[0] for row in rows]
         if self._means == "generate":
@@ -75,7 +75,9 @@ class Classify(SqlOperator):
             )
         return [RowCost(count * len(written) + sum(written)) for count in counts]
 
-    async def compute(self, work: ModelWork, rows: Sequence[Arguments]) -> AsyncGenerator[Sequence[RowValue]]:
+    async def compute(
+        self, work: StatementWork, rows: Sequence[Arguments]
+    ) -> AsyncGenerator[Sequence[RowValue]]:
         """See `SqlOperator.compute`."""
         texts = [self.site.texts(row)[0] for row in rows]
         if self._means == "generate":
@@ -102,7 +104,7 @@ class Classify(SqlOperator):
     def _best(self, place: int, scores: Array | Doubles) -> RowValue:
         return RowValue(place, self._labels[int(np.argmax(scores))])
 
-    async def _vectors_of_labels(self, work: ModelWork) -> Array:
+    async def _vectors_of_labels(self, work: StatementWork) -> Array:
         """[labels, size], each of length 1."""
         if self._label_vectors is None:
             texts = [TEMPLATE.replace("{}", label) for label in self._labels]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 
 from headrace.data.encoding import TextEncoder
-from headrace.data.model_work import ModelWork
+from headrace.data.model_work import StatementWork
 from headrace.data.operator import Arguments, CheckedCall, RowCost, RowValue, SqlOperator
 
 
@@ -20,18 +20,20 @@ class Embed(SqlOperator):
         site.check_count(1, 1, "embed(column)")
         self._encoder = TextEncoder(self.model)
 
-    async def open(self, work: ModelWork) -> str:
+    async def open(self, work: StatementWork) -> str:
         """See `SqlOperator.open`."""
         found = await self._encoder.open(work)
         self.type = f"FLOAT[{self._encoder.size}]"
         return found
 
-    async def cost(self, work: ModelWork, rows: Sequence[Arguments]) -> list[RowCost]:
+    async def cost(self, work: StatementWork, rows: Sequence[Arguments]) -> list[RowCost]:
         """See `SqlOperator.cost`."""
         texts = [self.site.texts(row)[0] for row in rows]
         return [RowCost(count) for count in await self._encoder.tokens(work, texts)]
 
-    async def compute(self, work: ModelWork, rows: Sequence[Arguments]) -> AsyncGenerator[Sequence[RowValue]]:
+    async def compute(
+        self, work: StatementWork, rows: Sequence[Arguments]
+    ) -> AsyncGenerator[Sequence[RowValue]]:
         """See `SqlOperator.compute`."""
         texts = [self.site.texts(row)[0] for row in rows]
         async for places, vectors in self._encoder.vectors(work, texts):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 
 from headrace.data.encoding import TextEncoder, cosine
-from headrace.data.model_work import ModelWork
+from headrace.data.model_work import StatementWork
 from headrace.data.operator import Arguments, CheckedCall, RowCost, RowValue, SqlOperator
 from headrace.ops.value import Array
 
@@ -23,20 +23,22 @@ class Similarity(SqlOperator):
         super().__init__(site)
         site.check_options(())
         site.check_count(2, 2, f"{site.function}(text, text)")
-        self._encoder = TextEncoder(self.model)
+        self.encoder = TextEncoder(self.model)
 
-    async def open(self, work: ModelWork) -> str:
+    async def open(self, work: StatementWork) -> str:
         """See `SqlOperator.open`."""
-        return await self._encoder.open(work)
+        return await self.encoder.open(work)
 
-    async def cost(self, work: ModelWork, rows: Sequence[Arguments]) -> list[RowCost]:
+    async def cost(self, work: StatementWork, rows: Sequence[Arguments]) -> list[RowCost]:
         """See `SqlOperator.cost`. A text counts with the first pair that it is in."""
         pairs = [self.site.texts(row) for row in rows]
         texts = list(dict.fromkeys(text for pair in pairs for text in pair))
-        left = dict(zip(texts, await self._encoder.tokens(work, texts), strict=True))
+        left = dict(zip(texts, await self.encoder.tokens(work, texts), strict=True))
         return [RowCost(sum(left.pop(text, 0) for text in pair)) for pair in pairs]
 
-    async def compute(self, work: ModelWork, rows: Sequence[Arguments]) -> AsyncGenerator[Sequence[RowValue]]:
+    async def compute(
+        self, work: StatementWork, rows: Sequence[Arguments]
+    ) -> AsyncGenerator[Sequence[RowValue]]:
         """See `SqlOperator.compute`."""
         vectors: dict[str, Array] = {}
         for start in range(0, len(rows), AT_A_TIME):
@@ -44,7 +46,7 @@ class Similarity(SqlOperator):
             wanted = dict.fromkeys(text for pair in pairs for text in pair)
             vectors = {text: vector for text, vector in vectors.items() if text in wanted}
             texts = [text for text in wanted if text not in vectors]
-            async for places, found in self._encoder.vectors(work, texts):
+            async for places, found in self.encoder.vectors(work, texts):
                 vectors |= {texts[place]: vector for place, vector in zip(places, found, strict=True)}
             yield [
                 RowValue(start + place, cosine(vectors[first], vectors[second]))

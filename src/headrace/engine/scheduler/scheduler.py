@@ -126,6 +126,11 @@ class Scheduler:
         return tuple(self._waiting)
 
     @property
+    def candidates(self) -> list[Sequence]:
+        """What the next step may compute: what runs, and the first of each account that waits."""
+        return [*self._running, *self._waiting.firsts()]
+
+    @property
     def waiting_count(self) -> int:
         """How many sequences are in the queue. May be called from any thread."""
         return len(self._waiting)
