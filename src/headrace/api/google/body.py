@@ -164,8 +164,10 @@ class CountBody(RequestBody, kw_only=True, rename="camel"):
         """See PromptBody.prepared."""
         return camel_case(content)
 
+    parts: ClassVar[Mapping[str, type[RequestBody]]] = {"generateContentRequest": GenerateContentBody}
+
     contents: list[Content] | None = None
-    generate_content_request: GenerateContentBody | None = None
+    generate_content_request: dict[str, Any] | None = None
 
 
 _KINDS = (

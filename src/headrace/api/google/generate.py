@@ -12,7 +12,7 @@ from headrace.api.google.errors import GoogleError
 from headrace.api.google.reply import GenerateFormat
 from headrace.api.google.request_builder import generate_request, prompt_request
 from headrace.api.google.schema import GenerateReply, TokenCount
-from headrace.api.http.body import read_checked
+from headrace.api.http.body import converted, read_checked
 from headrace.api.http.call_context import call_of
 from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.errors import json_response
@@ -86,5 +86,6 @@ def _counted(body: CountBody) -> PromptBody:
     if (body.contents is None) == (body.generate_content_request is None):
         raise InvalidRequest("send either contents or generateContentRequest", param="contents")
     if body.generate_content_request is not None:
-        return body.generate_content_request
+        place = "generateContentRequest"
+        return converted(GenerateContentBody, body.generate_content_request, place=place)
     return PromptBody(contents=body.contents or list[Content]())
