@@ -83,6 +83,15 @@ def test_keys(serve: Serve) -> None:
     assert http.post(GENERATE, json=HELLO, headers={"x-goog-api-key": "secret"}).status_code == 200
 
 
+def test_tokens_of_a_whole_request(server: Running) -> None:
+    http, path = server.http(), "/v1beta/models/fake/model:countTokens"
+    few = http.post(path, json=HELLO).json()["totalTokens"]
+    body = {"generateContentRequest": HELLO | {"system_instruction": {"parts": [{"text": "Be kind."}]}}}
+    assert http.post(path, json=body).json()["totalTokens"] > few > 0
+    for wrong in ({}, HELLO | body, {"generateContentRequest": {"contents": 3}}):
+        assert http.post(path, json=wrong).status_code == 400
+
+
 def test_pages_of_models() -> None:
     with server_of(FakeModel(), FakeModel(name="other")) as server:
         pages(server.http())
@@ -111,6 +120,7 @@ def test_a_format_reaches_the_grammar(server: Running) -> None:
     [
         ({"contents": []}, "contents"),
         ({"contents": [{"parts": []}]}, "contents[0].parts"),
+        ({"contents": [{"parts": [{"text": ""}]}]}, "empty texts"),
         ({"contents": [{"parts": [{}]}]}, "contents[0].parts[0]"),
         ({"contents": [{"parts": [{"text": "a", "functionCall": {"name": "f"}}]}]}, "one thing"),
         ({"contents": [{"parts": [{"functionResponse": {"name": "f", "response": {}}}]}]}, "'f'"),

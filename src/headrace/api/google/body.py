@@ -19,7 +19,7 @@ class Part(Struct, kw_only=True, rename="camel", forbid_unknown_fields=True):
     text: str | None = None
     inline_data: InlineData | None = None
     file_data: FileData | None = None
-    function_call: FunctionCall | None = None
+    function_call: GoogleCall | None = None
     function_response: FunctionResponse | None = None
     thought: bool | None = None
     thought_signature: Annotated[str | None, Meta(description="Has no effect.")] = None
@@ -41,7 +41,7 @@ class FileData(Struct, kw_only=True, rename="camel", forbid_unknown_fields=True)
     display_name: str | None = None
 
 
-class FunctionCall(Struct, kw_only=True, forbid_unknown_fields=True):
+class GoogleCall(Struct, kw_only=True, forbid_unknown_fields=True):
     """A call that the model made."""
 
     name: Annotated[str, Meta(min_length=1)]
@@ -146,7 +146,7 @@ class PromptBody(RequestBody, kw_only=True, rename="camel"):
     generation_config: GenerationConfig | None = None
 
 
-class GenerateBody(PromptBody, kw_only=True, rename="camel"):
+class GenerateContentBody(PromptBody, kw_only=True, rename="camel"):
     """The body of generateContent."""
 
     model: Annotated[str | None, Meta(description="Has no effect: the path names the model.")] = None
@@ -164,8 +164,10 @@ class CountBody(RequestBody, kw_only=True, rename="camel"):
         """See PromptBody.prepared."""
         return camel_case(content)
 
+    parts: ClassVar[Mapping[str, type[RequestBody]]] = {"generateContentRequest": GenerateContentBody}
+
     contents: list[Content] | None = None
-    generate_content_request: GenerateBody | None = None
+    generate_content_request: dict[str, Any] | None = None
 
 
 _KINDS = (

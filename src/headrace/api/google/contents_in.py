@@ -25,6 +25,8 @@ class Contents:
             self._system(body.system_instruction, "systemInstruction")
         for index, turn in enumerate(body.contents):
             self._turn(turn, f"contents[{index}]")
+        if not self.messages:
+            raise InvalidRequest("contents has nothing but empty texts: give a text", param="contents")
 
     @property
     def is_continuation(self) -> bool:

@@ -7,12 +7,12 @@ from typing import Literal
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from headrace.api.google.body import Content, CountBody, GenerateBody, PromptBody
+from headrace.api.google.body import Content, CountBody, GenerateContentBody, PromptBody
 from headrace.api.google.errors import GoogleError
 from headrace.api.google.reply import GenerateFormat
 from headrace.api.google.request_builder import generate_request, prompt_request
 from headrace.api.google.schema import GenerateReply, TokenCount
-from headrace.api.http.body import read_checked
+from headrace.api.http.body import converted, read_checked
 from headrace.api.http.call_context import call_of
 from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.errors import json_response
@@ -37,14 +37,14 @@ class StreamQuery(Query, frozen=True):
 
 
 async def _generate(http: HttpRequest, model: str, *, stream: bool, as_array: bool = False) -> Response:
-    body = await read_checked(GenerateBody, http)
+    body = await read_checked(GenerateContentBody, http)
     thinking = body.generation_config.thinking_config if body.generation_config is not None else None
     reply_id = new_id("resp")
     reply = GenerateFormat(reply_id, thinking is not None and thinking.include_thoughts, as_array)
     return await respond(http, generate_request(body, model, reply_id), reply, stream=stream)
 
 
-@Endpoint("POST", f"{MODEL}:generateContent", body=GenerateBody, reply=GenerateReply)
+@Endpoint("POST", f"{MODEL}:generateContent", body=GenerateContentBody, reply=GenerateReply)
 async def generate_content(http: HttpRequest, model: str) -> Response:
     """Answer a conversation, as Google's API does."""
     return await _generate(http, model, stream=False)
@@ -53,7 +53,7 @@ async def generate_content(http: HttpRequest, model: str) -> Response:
 @Endpoint(
     "POST",
     f"{MODEL}:streamGenerateContent",
-    body=GenerateBody,
+    body=GenerateContentBody,
     reply=(),
     content=(sse_content(_EVENTS, GenerateReply, GoogleError),),
     query=StreamQuery,
@@ -86,5 +86,6 @@ def _counted(body: CountBody) -> PromptBody:
     if (body.contents is None) == (body.generate_content_request is None):
         raise InvalidRequest("send either contents or generateContentRequest", param="contents")
     if body.generate_content_request is not None:
-        return body.generate_content_request
+        place = "generateContentRequest"
+        return converted(GenerateContentBody, body.generate_content_request, place=place)
     return PromptBody(contents=body.contents or list[Content]())

@@ -12,10 +12,10 @@ from headrace.api.google.errors import google_error
 from headrace.api.google.schema import (
     AnswerContent,
     AnswerPart,
-    CalledFunction,
     Candidate,
     FinishReason,
     GenerateReply,
+    GoogleCalled,
     LogprobsResult,
     TokenCandidate,
     TopTokens,
@@ -86,7 +86,7 @@ class PartReader:
 
     def _call(self, start: CallStart, fragments: list[str]) -> AnswerPart:
         arguments: dict[str, Any] = msgspec.json.decode("".join(fragments) or "{}", type=dict[str, Any])
-        return AnswerPart(function_call=CalledFunction(start.id, start.name, arguments))
+        return AnswerPart(function_call=GoogleCalled(start.id, start.name, arguments))
 
 
 class GenerateFormat(Struct, frozen=True):

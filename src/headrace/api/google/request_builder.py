@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.api.google.body import FunctionDeclaration, GenerateBody, GenerationConfig, PromptBody
+from headrace.api.google.body import FunctionDeclaration, GenerateContentBody, GenerationConfig, PromptBody
 from headrace.api.google.contents_in import Contents
 from headrace.api.google.schemas import json_schema
 from headrace.api.http.body import cache_use, guard_names, targets_of, wishes_of
@@ -31,7 +31,7 @@ _THINKING = "generationConfig.thinkingConfig"
 REASONING_NAMES: Mapping[str, str] = {"enabled": _THINKING, "max_tokens": _THINKING, "effort": _THINKING}
 
 
-def generate_request(body: GenerateBody, model: str, reply_id: str) -> ChatRequest:
+def generate_request(body: GenerateContentBody, model: str, reply_id: str) -> ChatRequest:
     """The request of generateContent; InvalidRequest names what contradicts itself."""
     return prompt_request(
         body,

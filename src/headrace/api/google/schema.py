@@ -11,7 +11,7 @@ from headrace.inference.events import ParameterWarning
 FinishReason = Literal["STOP", "MAX_TOKENS", "SAFETY"]
 
 
-class CalledFunction(Struct, frozen=True):
+class GoogleCalled(Struct, frozen=True):
     """A call with all its arguments."""
 
     id: str
@@ -24,7 +24,7 @@ class AnswerPart(Struct, frozen=True, rename="camel"):
 
     text: str | UnsetType = UNSET
     thought: bool | UnsetType = UNSET
-    function_call: CalledFunction | UnsetType = UNSET
+    function_call: GoogleCalled | UnsetType = UNSET
 
 
 class AnswerContent(Struct, frozen=True):
