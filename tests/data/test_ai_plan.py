@@ -185,3 +185,18 @@ def test_personal_data_and_ranks(data: DataEngine, models: LocalModels) -> None:
     )
     assert json.loads(ranked.body) == [{"id": 7}]
     assert any("embedder" in warning for warning in ranked.warnings)
+
+
+@pytest.mark.parametrize(
+    "value", ["coalesce(NULLIF(body, body), redact(body))", "CASE WHEN id >= 0 THEN redact(body) END"]
+)
+def test_texts_outlive_the_chunk_that_they_came_with(
+    data: DataEngine, models: LocalModels, value: str
+) -> None:
+    """DuckDB's COALESCE keeps pointers into results of functions that it has released."""
+    joined = "many LEFT JOIN people ON many.id % 4 = people.number"
+    for _ in range(5):
+        found = run(data, models, f"SELECT body, {value} AS a, name FROM {joined}")
+        rows = json.loads(found.body)
+        assert len(rows) == 300
+        assert all(row["a"] == row["body"] for row in rows)

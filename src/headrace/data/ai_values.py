@@ -113,6 +113,7 @@ def _function(
     number: int, call_type: CallType, of_type: Any, answers: Answers | None, arrow: Any
 ) -> Callable[..., Any]:
     is_constant = not call_type.varying
+    kept: list[Any] = []
 
     def call(*columns: Any) -> Any:
         if answers is None:
@@ -121,7 +122,11 @@ def _function(
             rows: list[Row] = [()] * len(columns[0])
         else:
             rows = list(zip(*(column.to_pylist() for column in columns), strict=True))
-        return arrow_values(answers.values(number, rows), of_type, arrow)
+        values = arrow_values(answers.values(number, rows), of_type, arrow)
+        # DuckDB's COALESCE and CASE go on using the bytes of texts after they have released them: they stay
+        # until the process of the statement ends.
+        kept.append(values)
+        return values
 
     # DuckDB counts the parameters of a signature.
     names = [f"a{place}" for place in range(max(1, len(call_type.varying)))]
