@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
 
@@ -117,11 +119,26 @@ def checked(kind: type[Body], content: object) -> tuple[Body, list[ParameterWarn
     return body, found + body.warnings()
 
 
+_BUILDING = threading.Lock()
+_built: set[type[Struct]] = set()
+
+
+def _build(kind: type[Struct]) -> None:
+    """Let msgspec look at a struct's fields, in one thread at a time: it does so when it first converts to
+    one, and another thread that converts to the same meanwhile crashes the process (seen with 0.22)."""
+    if kind in _built:
+        return
+    with _BUILDING, suppress(msgspec.ValidationError):
+        msgspec.convert(None, kind)
+    _built.add(kind)
+
+
 def converted(kind: type[Part], content: object, *, place: str = "", strict: bool = True) -> Part:
     """A struct from decoded JSON; InvalidRequest names the first bad field, within the field `place`.
 
     Unless `strict`, texts may stand for numbers and switches.
     """
+    _build(kind)
     for _ in range(MAX_WHOLE_FLOATS):
         try:
             return msgspec.convert(content, kind, strict=strict)
