@@ -173,3 +173,12 @@ def test_a_preempted_sequence_is_charged_once() -> None:
     engine.resume(first)
     step(engine)
     assert engine.running == (first,)
+
+
+def test_candidates_are_what_runs_and_the_first_of_each_account():
+    engine = scheduler(budget=8, slots=1)
+    engine.add(sequence(0, 4))
+    step(engine)
+    for id, account in enumerate("aab", 1):
+        engine.add(sequence(id, 4, account=account))
+    assert [one.id for one in engine.candidates] == [0, 1, 3]

@@ -22,6 +22,17 @@ def test_a_prompt_that_was_computed_is_shared():
     assert first.pages[2] != second.pages[2]
 
 
+def test_what_would_be_shared_is_asked_without_holding_pages():
+    engine = scheduler()
+    engine.add(sequence(0, range(10)))
+    step(engine)
+    free = engine.available_pages
+    assert engine.would_match(sequence(1, range(11))) == (8, None)
+    assert engine.would_match(sequence(1, range(11), cache_salt="other")) == (0, "cold")
+    assert engine.would_match(sequence(1, range(11), cache=False))[1] == "disabled"
+    assert engine.available_pages == free and engine.waiting == ()
+
+
 def test_a_prompt_whose_continuations_are_scored_is_shared_up_to_them():
     engine = scheduler()
     engine.add(sequence(0, range(10)))
