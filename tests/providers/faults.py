@@ -79,9 +79,10 @@ class Script:
 
 
 async def cut(script: Script) -> None:
-    """The stream ends, or is reset, after any byte."""
+    """The stream ends, or is reset, after any byte before the usage is complete: after it the answer is whole,
+    also without the last line ends."""
     data = events(*script.chunks, usage())
-    end = script.dice.randint(0, len(data) - len(b"data: [DONE]\n\n") - 1)
+    end = script.dice.randint(0, data.rindex(b"}"))
     await script.broken(data[:end])
     if script.dice.random() < 0.5:
         script.exchange.abort()
