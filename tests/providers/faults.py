@@ -79,8 +79,8 @@ class Script:
 
 
 async def cut(script: Script) -> None:
-    """The stream ends, or is reset, after any byte before the usage is complete: after it the answer is whole,
-    also without the last line ends."""
+    """The stream ends, or is reset, after any byte before the usage is complete: after it the answer is
+    whole, also without the last line ends."""
     data = events(*script.chunks, usage())
     end = script.dice.randint(0, data.rindex(b"}"))
     await script.broken(data[:end])
