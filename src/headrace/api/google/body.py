@@ -128,16 +128,20 @@ class GenerationConfig(Struct, kw_only=True, rename="camel", forbid_unknown_fiel
     thinking_config: ThinkingConfig | None = None
 
 
-class PromptBody(RequestBody, kw_only=True, rename="camel"):
+class GoogleBody(RequestBody, kw_only=True, rename="camel"):
+    """A body. Google's own examples mix names such as system_instruction in: they are systemInstruction."""
+
+    @classmethod
+    def prepared(cls, content: object) -> object:
+        """See RequestBody.prepared."""
+        return camel_case(content)
+
+
+class PromptBody(GoogleBody, kw_only=True, rename="camel"):
     """The fields that make a prompt. None: not given."""
 
     no_effect: ClassVar[Mapping[str, Values]] = {"safetySettings": ([],), "labels": ({},)}
     unsupported: ClassVar[Mapping[str, Values]] = {"cachedContent": ("",)}
-
-    @classmethod
-    def prepared(cls, content: object) -> object:
-        """Google's own examples mix names such as system_instruction in: they are systemInstruction."""
-        return camel_case(content)
 
     contents: Annotated[list[Content], Meta(min_length=1)]
     system_instruction: Content | None = None
@@ -156,13 +160,8 @@ class GenerateContentBody(PromptBody, kw_only=True, rename="camel"):
     cache: CacheField = None
 
 
-class CountBody(RequestBody, kw_only=True, rename="camel"):
+class CountBody(GoogleBody, kw_only=True, rename="camel"):
     """The body of countTokens: turns, or a whole request."""
-
-    @classmethod
-    def prepared(cls, content: object) -> object:
-        """See PromptBody.prepared."""
-        return camel_case(content)
 
     parts: ClassVar[Mapping[str, type[RequestBody]]] = {"generateContentRequest": GenerateContentBody}
 
