@@ -31,6 +31,10 @@ Examples:
   HEADRACE_API_KEY=secret headrace serve Qwen/Qwen3-0.6B --host 0.0.0.0
 """
 
+COLLECTED = (10_000, 20, 20)
+"""Objects and collections between collections of each generation: a few requests make 700, Python's own
+number, and almost none of them is part of a cycle."""
+
 
 @takes_settings_again(*SETTINGS)
 def command(
@@ -47,5 +51,6 @@ def command(
     gc.disable()  # imported objects stay: collecting them repeatedly takes a fifth of the startup time
     serving = importlib.import_module("headrace.cli.serve_settings")
     gc.freeze()
+    gc.set_threshold(*COLLECTED)
     gc.enable()
     serving.run(models or [], settings, read_settings, first)

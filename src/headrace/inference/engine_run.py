@@ -182,8 +182,15 @@ class EngineRun:
             if not self._is_awaited:
                 self._bound(sum(map(_size, found)))
             self._waiting.append((index, found))
+        if not isinstance(last, Delta):
+            self._note_end(last, events, now_s)
+        self._notify()
+
+    def _note_end(self, last: EngineEvent, events: list[EngineEvent], now_s: float) -> None:
+        """Note what a request had, if `last` is its last event."""
         if isinstance(last, RequestFailed):
             self.fail(last.error)
+            self._ended(1)
         if isinstance(last, RequestFinished):
             self._call.usages.append(last.usage)
             self._call.finish_reasons += [one.reason for one in events if isinstance(one, ChoiceFinished)]
@@ -191,9 +198,7 @@ class EngineRun:
                 self._trace(last, now_s)
             if last.timing.late_s:
                 self._warn_late(last.timing)
-        if isinstance(last, RequestFinished | RequestFailed):
             self._ended(1)
-        self._notify()
 
     def _trace(self, last: RequestFinished, now_s: float) -> None:
         arrival_s = self._call.arrival_s

@@ -8,6 +8,7 @@ import re
 import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -257,6 +258,7 @@ def _without_body(send: Send) -> Send:
     return send_headers
 
 
+@lru_cache(maxsize=64)
 def is_loopback(host: str) -> bool:
     """Whether `host` is an address (or the name) of this machine's loopback."""
     if host == "localhost":
@@ -267,6 +269,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+@lru_cache(maxsize=64)  # nearly all clients name the server in the same way
 def _host_name(header: str) -> str:
     """The Host header (or what follows the scheme in Origin) without its port, in lower case."""
     try:
