@@ -245,9 +245,9 @@ def test_every_field_of_a_request_is_covered() -> None:
 class Ends:
     """A pipe and the raw other end of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, eager: bool = False) -> None:
         mine, self.other = socket.socketpair()
-        self.pipe: Pipe[bytes] = Pipe(mine, b"".join, "test-pipe")
+        self.pipe: Pipe[bytes] = Pipe(mine, b"".join, "test-pipe", eager=eager)
 
     def __enter__(self) -> Ends:
         return self
@@ -268,6 +268,22 @@ def test_frames_arrive_in_order_however_they_are_split() -> None:
         assert ends.pipe.read() is None
 
 
+@pytest.mark.parametrize("eager", [False, True])
+def test_what_the_socket_does_not_take_at_once_arrives_in_order(eager: bool) -> None:
+    """Frames of all lengths, of which the socket holds a few only while nobody reads."""
+    with Ends(eager=eager) as ends:
+        orders = [Submit(n, EngineRequest(prompt=(7,) * (n * 97 % 5000)), False) for n in range(400)]
+        for order in orders[:300]:
+            ends.pipe.put(frame(order))
+        reader = Pipe[bytes](ends.other, b"".join, "test-reader")
+        got = [read_to_worker(reader.read() or b"") for _ in range(250)]
+        for order in orders[300:]:
+            ends.pipe.put(frame(order))
+        got += [read_to_worker(reader.read() or b"") for _ in range(150)]
+        assert got == orders
+        reader.close()
+
+
 def test_an_end_inside_a_frame_is_a_bad_frame() -> None:
     data = frame(Submit(1, REQUEST, False))
     for cut in (2, HEADER_BYTES, HEADER_BYTES + 1, len(data) - 1):
@@ -285,8 +301,9 @@ def test_a_length_beyond_the_limit_is_refused_before_it_is_read() -> None:
             ends.pipe.read()
 
 
-def test_writing_to_a_closed_pipe_is_ignored() -> None:
-    with Ends() as ends:
+@pytest.mark.parametrize("eager", [False, True])
+def test_writing_to_a_closed_pipe_is_ignored(eager: bool) -> None:
+    with Ends(eager=eager) as ends:
         ends.other.close()
         for _ in range(100):
             ends.pipe.put(frame(LoadModel()))

@@ -36,7 +36,7 @@ class WorkerProcess:
         """A new process takes `turns` with those that have the same file."""
         spawned = spawned or spawn(turns)
         self._process, self.turns = spawned.process, spawned.turns
-        self._pipe: Pipe[bytes] = Pipe(spawned.end, b"".join, "headrace-orders")
+        self._pipe: Pipe[bytes] = Pipe(spawned.end, b"".join, "headrace-orders", eager=True)
 
     @property
     def pid(self) -> int:

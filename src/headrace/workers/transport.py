@@ -16,14 +16,28 @@ CLOSE_S = 1.0
 
 
 class Pipe(Generic[Item]):
-    """`encode` turns all queued items into frames, on the writer thread; `put` never blocks."""
+    """`encode` turns all queued items into frames, on the writer thread; `put` never blocks.
 
-    def __init__(self, end: socket.socket, encode: Callable[[Sequence[Item]], bytes], name: str) -> None:
+    With `eager`, for items that are cheap to encode, `put` itself writes as much as the socket takes at once:
+    waking a thread for each item costs more than writing it.
+    """
+
+    def __init__(
+        self,
+        end: socket.socket,
+        encode: Callable[[Sequence[Item]], bytes],
+        name: str,
+        *,
+        eager: bool = False,
+    ) -> None:
         self._socket = end
-        self._encode = encode
+        self._encode, self._eager = encode, eager
         self._read_ahead = bytearray()
         self._reading = threading.Lock()  # the socket is closed only when no thread reads from it
         self._waiting: list[Item] = []
+        self._unsent = b""
+        """The rest of an item that `put` could not write, before all that waits."""
+        self._writing = False
         self._wake = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._write, name=name, daemon=True)
@@ -32,7 +46,12 @@ class Pipe(Generic[Item]):
     def put(self, item: Item) -> None:
         """Queue an item for sending. No effect if the other side is gone; `read` reports that."""
         with self._wake:
-            self._waiting.append(item)
+            if self._eager and not (self._waiting or self._unsent or self._writing or self._closed):
+                self._unsent = self._not_taken(self._encode([item]))
+                if not self._unsent:
+                    return
+            else:
+                self._waiting.append(item)
             self._wake.notify()
 
     def read(self) -> bytes | None:
@@ -75,15 +94,27 @@ class Pipe(Generic[Item]):
         del self._read_ahead[:size]
         return taken
 
+    def _not_taken(self, data: bytes) -> bytes:
+        """Write what the socket takes without waiting; the rest."""
+        try:
+            return data[self._socket.send(data, socket.MSG_DONTWAIT) :]
+        except BlockingIOError:
+            return data
+        except OSError:
+            return b""  # the other side is gone
+
     def _write(self) -> None:
         while True:
             with self._wake:
-                while not self._waiting and not self._closed:
+                self._writing = False
+                while not (self._waiting or self._unsent or self._closed):
                     self._wake.wait()
+                unsent, self._unsent = self._unsent, b""
                 items, self._waiting = self._waiting, []
-            if not items:
+                self._writing = True
+            if not (items or unsent):
                 return
             try:
-                self._socket.sendall(self._encode(items))
+                self._socket.sendall(unsent + self._encode(items))
             except OSError:
                 return  # the other side is gone
