@@ -24,6 +24,7 @@ class _Growth:
         shapes = (
             *(self._plain, self._plain, self._limited, self._limited, self._grouped, self._having),
             *(self._joined, self._with, self._nested, self._exists, self._union, self._aggregate),
+            self._folded,
         )
         return self._drawn.choice(shapes)()
 
@@ -104,6 +105,17 @@ class _Growth:
             f"SELECT count(*) FILTER (WHERE {self._condition()}), max({value}), "
             f"ai('Sum up:', string_agg(body, ',' ORDER BY id), max_tokens := 2) FROM mails{self._where()}"
         )
+
+    def _folded(self) -> str:
+        order = self._pick("", " ORDER BY id DESC", " ORDER BY person")
+        only = self._pick("", f" FILTER (WHERE {self._cheap()})", f" FILTER (WHERE {self._condition()})")
+        value = self._pick(
+            f"ai_agg({self._text()}, 'What is it?', max_tokens := 2{order}){only}",
+            f"ai_summarize(DISTINCT {self._text(0)}, max_tokens := 2){only}",
+            f"upper(ai_agg({self._text(0)}, 'Say:', max_tokens := 1)) || max(body)",
+        )
+        group = self._pick("", "person, ", "ai_filter('Is it?', body) AS yes, ")
+        return f"SELECT {group}{value} FROM mails{self._where()}{' GROUP BY 1' if group else ''}"
 
     def _joined(self) -> str:
         kind = self._pick("JOIN", "LEFT JOIN")

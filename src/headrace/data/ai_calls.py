@@ -7,12 +7,13 @@ Runs in the process of the statement, after the guard.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from copy import deepcopy
 from typing import Any, cast
 
 import msgspec
 
+from headrace.data.aggregates import gather
 from headrace.data.function_names import FUNCTIONS
 from headrace.data.guard import Node, Serialize, StatementRefused
 from headrace.data.questions import MAX_ARGUMENTS, MAX_CALLS, Argument, CallSite, CallType, Constant
@@ -110,6 +111,8 @@ def find_calls(tree: Node, dialect: DuckDialect, parameters: Sequence[object]) -
         function = _called(node)
         if function is None:
             continue
+        if FUNCTIONS[function].aggregates:
+            gather(node, function, dialect)
         _check_scalar(node, function)
         arguments = [one for one in node["children"] if not one.get("alias")]
         options = {one["alias"].lower(): one for one in node["children"] if one.get("alias")}
@@ -128,13 +131,14 @@ def find_calls(tree: Node, dialect: DuckDialect, parameters: Sequence[object]) -
     return list(found.values())
 
 
-def sites_of(calls: Sequence[FoundCall], evaluate: Any) -> list[CallSite]:
-    """The calls as they are declared; `evaluate` gives the values of constant expressions."""
+def sites_of(calls: Sequence[FoundCall], evaluate: Any, aggregates: Collection[str]) -> list[CallSite]:
+    """The calls as they are declared; `evaluate` gives the values of constant expressions, `aggregates` are
+    functions whose values depend on rows that they do not name."""
     constants = [
         one
         for call in calls
         for one in (*call.arguments, *call.options.values())
-        if _is_constant(one) or any(one is option for option in call.options.values())
+        if _is_constant(one, aggregates) or any(one is option for option in call.options.values())
     ]
     values = dict(zip(map(id, constants), evaluate(constants), strict=True)) if constants else {}
     return [
@@ -202,11 +206,12 @@ def _bind(tree: Node, dialect: DuckDialect, parameters: Sequence[object]) -> Non
         node["alias"] = alias
 
 
-def _is_constant(expression: Node) -> bool:
+def _is_constant(expression: Node, aggregates: Collection[str]) -> bool:
     """Whether it has the same value in every row."""
     return not any(
         node.get("class") in _VARIES
-        or str(node.get("function_name", "")).lower() in _RANDOM
+        or (called := str(node.get("function_name", "")).lower()) in _RANDOM
+        or called in aggregates
         or str(node.get("function_name", "")).startswith(PREFIX)
         for node in nodes_of(expression)
     )

@@ -139,6 +139,7 @@ class Answering:
             model = await operator.open(self.work)
             scope = [self._models.account.cache_salt, model, *operator.identity]
             store = self._memo if operator.keeps and model else None
+            operator.parts = CallMemo(store, [*scope, "parts"])
             self._calls.append(_Call(operator, CallMemo(store, scope), {}, model))
             wave = FIRST_WAVE if operator.is_condition else 0
             types.append(CallType(operator.type, operator.site.varying, wave))
@@ -194,9 +195,11 @@ class Answering:
             before,
             rows=(before.rows or 0) + rows,
             known=before.known + rows - len(missing),
+            requests=before.requests + sum(one.requests for one in costs),
             prompt_tokens=before.prompt_tokens + prompt,
             max_output_tokens=before.max_output_tokens + output,
             exact=before.exact and asked.exact,
+            prompt_exact=before.prompt_exact and all(one.exact for one in costs),
             reason="" if asked.exact else "values of other calls decide which rows there are",
             seconds=None if seconds is None else (before.seconds or 0.0) + seconds,
             usd=self._budget.usd(seconds, before.usd),

@@ -31,6 +31,7 @@ AT_A_TIME = 64
 """Requests, where the model does not say how many sequences it computes."""
 SCORED_AT_A_TIME = 64
 PREPARED_AT_A_TIME = 16
+COUNTED_AT_A_TIME = 64
 CHARACTERS_PER_TOKEN = 4
 """Of a remote model, whose tokenizer is not known: an estimate."""
 Read = Callable[[str], Value]
@@ -98,6 +99,26 @@ class Decoder:
             )
         return [RowCost(count, most) for count in counts]
 
+    @property
+    def context(self) -> int:
+        """Tokens that the model reads and writes at most, 0 where that is not known."""
+        return self._context
+
+    async def prompt_tokens(
+        self, work: StatementWork, rows: Sequence[Arguments], decoding: Decoding
+    ) -> list[int]:
+        """Of the prompt of each row, whether or not the model can read it."""
+        return [len(ids) for ids in await self._ids(work, [decoding.request(row, self.name) for row in rows])]
+
+    async def text_tokens(self, work: StatementWork, texts: Sequence[str]) -> list[int]:
+        """Of texts alone."""
+        found: list[int] = []
+        async with work.runner.lease(self.name, work.call(), "generate") as model:
+            for start in range(0, len(texts), COUNTED_AT_A_TIME):
+                part = texts[start : start + COUNTED_AT_A_TIME]
+                found += await work.runner.in_thread(model, partial(_lengths, part, model))
+        return found
+
     async def _ids(self, work: StatementWork, requests: Sequence[ChatRequest]) -> list[Ids]:
         call = work.call()
         found: list[Ids] = []
@@ -161,6 +182,10 @@ class Decoder:
             raise error
         work.usage.failed[error.message[:200]] += 1
         return RowValue(place, None)
+
+
+def _lengths(texts: Sequence[str], model: LoadedModel) -> list[int]:
+    return [len(model.tokenizer.encode(text, add_special=False, parse_special=False)) for text in texts]
 
 
 def _all_ids(requests: Sequence[ChatRequest], model: LoadedModel, call: CallContext) -> list[Ids]:

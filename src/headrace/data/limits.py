@@ -66,20 +66,23 @@ class AiBudget:
     def take(self, function: str, costs: Sequence[RowCost], speed: MeasuredSpeed) -> None:
         """Set aside what rows take at most; SqlLimit where that is too much, or by `speed` costs too much."""
         limits = self._limits
-        rows = self.rows + len(costs)
+        requests = sum(one.requests for one in costs)
+        rows = self.rows + requests
         prompt, output = sum(one.prompt_tokens for one in costs), sum(one.max_output for one in costs)
         tokens = self.tokens + prompt + output
         if rows > limits.rows:
             raise SqlLimit(
-                f"{function}() has {len(costs):,} different rows to compute, {rows:,} together with others,"
-                f" {limits.names[0]} allows {limits.rows:,}: select fewer rows, or raise it",
+                f"{function}() has {len(costs):,} different rows to compute"
+                f"{f' in {requests:,} requests' if requests > len(costs) else ''}, {rows:,} together with"
+                f" others, {limits.names[0]} allows {limits.rows:,}: select fewer rows, or raise it",
                 param="sql",
             )
         if tokens > limits.tokens:
+            bound = "" if all(one.exact for one in costs) else "up to "
             raise SqlLimit(
-                f"{function}() has {prompt:,} prompt tokens and up to {output:,} of output in {len(costs):,}"
-                f" rows, {tokens:,} together with others, {limits.names[1]} allows {limits.tokens:,}: select"
-                " fewer rows, lower max_tokens, or raise it",
+                f"{function}() has {bound}{prompt:,} prompt tokens and up to {output:,} of output in"
+                f" {len(costs):,} rows, {tokens:,} together with others, {limits.names[1]} allows"
+                f" {limits.tokens:,}: select fewer rows, lower max_tokens, or raise it",
                 param="sql",
             )
         seconds = speed.seconds(prompt + output)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from msgspec import Struct
 
@@ -28,10 +28,25 @@ class RowValue(Struct, frozen=True):
 
 
 class RowCost(Struct, frozen=True):
-    """Tokens of a row: those of its prompts, exactly, and the most that may be generated."""
+    """Tokens of a row: those of its prompts, and the most that may be generated, in so many requests. Where
+    `exact` is false, prompts have at most so many."""
 
     prompt_tokens: int
     max_output: int = 0
+    requests: int = 1
+    exact: bool = True
+
+
+class KeptParts(Protocol):
+    """Values of parts of rows that are computed one by one, kept beyond the statement."""
+
+    def find(self, rows: Sequence[Arguments]) -> dict[Arguments, tuple[Value, bool]]:
+        """Of each part that is kept the value, and whether it was cut."""
+        ...
+
+    def keep(self, values: Sequence[tuple[Arguments, RowValue]]) -> None:
+        """Keep some."""
+        ...
 
 
 class SqlOperator(ABC):
@@ -43,6 +58,8 @@ class SqlOperator(ABC):
     keeps: bool = True
     """Whether the same arguments always give the same value."""
     is_condition: bool = False
+    parts: KeptParts | None = None
+    """Set before anything is computed."""
 
     def __init__(self, site: CheckedCall) -> None:
         self.site = site

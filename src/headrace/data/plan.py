@@ -161,9 +161,9 @@ class _Planner:
             if reason:
                 self._without[self._number(node)] = reason
             elif self._aggregate(node["children"]):
-                self._add(node, self._groups(node, kept), exact=exact)
+                self._of_groups(node, kept, exact)
             elif self._is_cut:
-                self._add(node, self._first_rows(node, kept), exact=exact)
+                self._add(node, self._behind_columns(node, kept, _has_call), exact=exact)
             else:
                 self._add(node, self._rows(node, kept), exact=exact)
 
@@ -200,18 +200,28 @@ class _Planner:
         select["modifiers"] = [{"type": "DISTINCT_MODIFIER", "distinct_on_targets": []}] if distinct else []
         return self._dialect.text(tree)
 
-    def _groups(self, node: Node, kept: Sequence[Node]) -> str:
-        """The rows of arguments of each group."""
-        tree, select = self._copy(kept)
-        select |= {"select_list": deepcopy(node["children"]), "modifiers": []}
-        return self._dialect.text(tree)
+    def _of_groups(self, node: Node, kept: Sequence[Node], exact: bool) -> None:
+        """The hint of a call that reads values of groups."""
+        select = self._select
+        keys = [one for one in select["select_list"] if not self._aggregate(one)]
+        if not self._known and (_has_call(keys) or _has_call(select["group_expressions"])):
+            self._without[self._number(node)] = "values of other calls decide which groups there are"
+        else:
+            self._add(node, self._behind_columns(node, kept, self._aggregate, modifiers=False), exact=exact)
 
-    def _first_rows(self, node: Node, kept: Sequence[Node]) -> str:
-        """The rows of arguments behind the other columns, by whose names they may be ordered."""
+    def _behind_columns(
+        self, node: Node, kept: Sequence[Node], left_out: Callable[[Node], bool], *, modifiers: bool = True
+    ) -> str:
+        """The rows of arguments behind the other columns, by whose names and numbers they may be ordered or
+        grouped. Columns that are `left_out` are NULL."""
         tree, select = self._copy(kept)
         nothing = self._dialect.constant(None)
-        columns = [nothing if _has_call(one) else one for one in select["select_list"]]
+        columns = [
+            nothing | {"alias": one["alias"]} if left_out(one) else one for one in select["select_list"]
+        ]
         select["select_list"] = [*columns, *deepcopy(node["children"])]
+        if not modifiers:
+            select["modifiers"] = []
         return self._dialect.text(tree)
 
     def _copy(self, kept: Sequence[Node]) -> tuple[Node, Node]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import signal
 from contextlib import suppress
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -155,7 +156,8 @@ class _Run:
             raise StatementRefused("functions that models answer may not be used: no model is served here")
         calls = find_calls(tree, self._dialect, self._job.parameters)
         answers = Answers(self._ask)
-        put_in_place(calls, answers.declare(sites_of(calls, self._evaluated)), self._dialect)
+        sites = sites_of(calls, self._evaluated, self._aggregates)
+        put_in_place(calls, answers.declare(sites), self._dialect)
         walk_tree(self._serialize(self._dialect.text(tree)), datasets, set(), {call.name for call in calls})
         register(self._connection, calls, None if self._job.explain else answers)
         if self._job.planned:
@@ -173,7 +175,7 @@ class _Run:
         """The rows of a query."""
         return int(self._connection.execute(f"SELECT count(*) FROM ({sql}) AS q").fetchone()[0])
 
-    @property
+    @cached_property
     def _aggregates(self) -> set[str]:
         """The names of aggregates."""
         sql = "SELECT DISTINCT function_name FROM duckdb_functions() WHERE function_type = 'aggregate'"
