@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Sequence
 from copy import deepcopy
+from decimal import Decimal
 from typing import Any, cast
 
 import msgspec
@@ -148,7 +149,7 @@ def sites_of(calls: Sequence[FoundCall], evaluate: Any, aggregates: Collection[s
                 Argument(True, _plain_value(values[id(one)])) if id(one) in values else Argument(False)
                 for one in call.arguments
             ),
-            options={name: _plain_value(values[id(one)]) for name, one in call.options.items()},
+            options={name: _option(values[id(one)]) for name, one in call.options.items()},
         )
         for call in calls
     ]
@@ -223,6 +224,11 @@ def _plain(value: Any) -> Any:
         entries = cast("Node", value).items()
         return {key: _plain(one) for key, one in entries if key not in ("query_location", "alias")}
     return [_plain(one) for one in cast("list[Any]", value)] if isinstance(value, list) else value
+
+
+def _option(value: Any) -> Constant:
+    """0.5 is a DECIMAL in SQL; as an argument it would be a text."""
+    return float(value) if isinstance(value, Decimal) else _plain_value(value)
 
 
 def _plain_value(value: Any) -> Constant:

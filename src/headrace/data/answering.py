@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headrace.data.job import CallCost
-from headrace.data.limits import AiBudget, Speeds
+from headrace.data.limits import AiBudget, Speeds, SqlLimit
 from headrace.data.memo import CallMemo, Keeper
 from headrace.data.model_work import Models, ModelUsage, StatementWork
 from headrace.data.operator import Arguments, RowCost, RowValue, SqlOperator, operator_of
@@ -25,6 +25,7 @@ from headrace.data.questions import (
     Value,
     decode_question,
     encode_answer,
+    too_many_rows,
 )
 from headrace.errors import DeadlineExceeded, InvalidRequest
 from headrace.isolation.child import WorkFailed, WorkStop
@@ -142,7 +143,8 @@ class Answering:
             operator.parts = CallMemo(store, [*scope, "parts"])
             self._calls.append(_Call(operator, CallMemo(store, scope), {}, model))
             wave = FIRST_WAVE if operator.is_condition else 0
-            types.append(CallType(operator.type, operator.site.varying, wave))
+            most = operator.max_rows or 0
+            types.append(CallType(operator.type, operator.site.varying, wave, most))
         return types
 
     async def _computed(self, call: _Call, asked: Compute) -> list[Value]:
@@ -155,6 +157,9 @@ class Answering:
         for row, (value, cut) in call.memo.find(missing).items():
             call.values[row] = value
             self.usage.cut += cut
+        most = call.operator.max_rows
+        if most is not None and len(call.values.keys() | set(missing)) > most:
+            raise SqlLimit(too_many_rows(call.operator.site.function, most), param="sql")
         missing = sorted(dict.fromkeys(row for row in missing if row not in call.values))
         if self.explains:
             await self._estimate(call, asked, len(rows), missing)

@@ -155,13 +155,7 @@ class Decoder:
         answers: Sequence[str],
     ) -> AsyncGenerator[tuple[range, NDArray[np.float64]]]:
         """Of portions of the rows the natural-log probabilities of each of some answers, [rows, answers]."""
-        call = work.call()
-        async with work.runner.lease(self.name, call, "generate") as model:
-            written = [
-                tuple(model.tokenizer.encode(one, add_special=False, parse_special=False)) for one in answers
-            ]
-        if len(set(written)) < len(written) or not all(written):
-            raise self._site.refused(f"{self.name} does not tell the labels apart: write them otherwise")
+        written = await self._written(work, answers)
         portions = [
             range(start, min(start + SCORED_AT_A_TIME, len(rows)))
             for start in range(0, len(rows), SCORED_AT_A_TIME)
@@ -175,6 +169,25 @@ class Decoder:
         async with aclosing(in_order_of_arrival(portion, portions, 4)) as found:
             async for one in found:
                 yield one
+
+    async def scored_cost(
+        self, work: StatementWork, rows: Sequence[Arguments], decoding: Decoding, answers: Sequence[str]
+    ) -> list[RowCost]:
+        """Tokens of each row with those of the answers, which are read behind it: what begins alike once."""
+        written = await self._written(work, answers)
+        more = len({ids[: end + 1] for ids in written for end in range(len(ids))})
+        costs = await self.cost(work, rows, decoding)
+        return [RowCost(one.prompt_tokens + more, one.max_output) for one in costs]
+
+    async def _written(self, work: StatementWork, answers: Sequence[str]) -> list[Ids]:
+        call = work.call()
+        async with work.runner.lease(self.name, call, "generate") as model:
+            written = [
+                tuple(model.tokenizer.encode(one, add_special=False, parse_special=False)) for one in answers
+            ]
+        if len(set(written)) < len(written) or not all(written):
+            raise self._site.refused(f"{self.name} does not tell the labels apart: write them otherwise")
+        return written
 
     def failed(self, work: StatementWork, place: int, error: HeadraceError) -> RowValue:
         """NULL where the call says so; raises otherwise."""

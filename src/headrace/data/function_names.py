@@ -24,6 +24,7 @@ FUNCTIONS: Mapping[str, FunctionName] = {
     "ai_summarize": FunctionName("summarize", aggregates=True),
     "ai_summarize_agg": FunctionName("summarize", aggregates=True),
     "ai_filter": FunctionName("ai_filter"),
+    "ai_join": FunctionName("ai_join"),
     "ai_probability": FunctionName("ai_probability"),
     "classify": FunctionName("classify"),
     "ai_classify": FunctionName("classify"),

@@ -58,6 +58,8 @@ class SqlOperator(ABC):
     keeps: bool = True
     """Whether the same arguments always give the same value."""
     is_condition: bool = False
+    max_rows: int | None = None
+    """Different rows that a statement may have at most, besides what its limits allow."""
     parts: KeptParts | None = None
     """Set before anything is computed."""
 

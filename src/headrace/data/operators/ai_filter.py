@@ -20,10 +20,19 @@ class AiFilter(SqlOperator):
 
     def __init__(self, site: CheckedCall) -> None:
         super().__init__(site)
-        site.check_options(())
-        site.check_count(1, None, f"{site.operator}(question, column…)")
-        self._decoding = Decoding(prompt=lambda row: _question(site.texts(row)), sampling={})
+        self.check()
+        self._decoding = Decoding(prompt=lambda row: self.question(site.texts(row)), sampling={})
         self._decoder = Decoder(site, self.model)
+
+    def check(self) -> None:
+        """Refuse arguments and options that mean nothing."""
+        self.site.check_options(())
+        self.site.check_count(1, None, f"{self.site.operator}(question, column…)")
+
+    def question(self, texts: Sequence[str]) -> str:
+        """What the model is asked."""
+        question, *rest = texts
+        return "\n\n".join((f"{question}\nAnswer yes or no.", *rest))
 
     async def open(self, work: StatementWork) -> str:
         """See `SqlOperator.open`."""
@@ -34,7 +43,7 @@ class AiFilter(SqlOperator):
 
     async def cost(self, work: StatementWork, rows: Sequence[Arguments]) -> list[RowCost]:
         """See `SqlOperator.cost`."""
-        return await self._decoder.cost(work, rows, self._decoding)
+        return await self._decoder.scored_cost(work, rows, self._decoding, ANSWERS)
 
     async def compute(
         self, work: StatementWork, rows: Sequence[Arguments]
@@ -49,12 +58,6 @@ class AiFilter(SqlOperator):
     def value(self, margin: float) -> Value:
         """The value by how much likelier yes is, as a difference of natural logarithms."""
         return margin > 0
-
-
-def _question(texts: Sequence[str]) -> str:
-    question, *rest = texts
-    asked = f"{question}\nAnswer yes or no."
-    return "\n\n".join((asked, *rest))
 
 
 OPERATOR = AiFilter

@@ -65,7 +65,7 @@ class Classify(SqlOperator):
         """See `SqlOperator.cost`."""
         texts = [self.site.texts(row)[0] for row in rows]
         if self._means == "generate":
-            return await self._decoder.cost(work, rows, self._decoding)
+            return await self._decoder.scored_cost(work, rows, self._decoding, self._labels)
         if self._means == "embed":
             return [RowCost(count) for count in await self._encoder.tokens(work, texts)]
         async with work.runner.lease(self.model, work.call(), "classify") as model:
