@@ -161,8 +161,8 @@ def _cost(cost: CallCost) -> str:
     calls = "" if cost.requests == cost.rows - cost.known else f" {cost.requests:,} requests,"
     most = "" if cost.prompt_exact else " up to"
     return (
-        f"{name}: {cost.rows:,} different rows, {cost.known:,} known,{calls}{most} {cost.prompt_tokens:,} prompt"
-        f" tokens, up to {cost.max_output_tokens:,} of output{time}{money}{bound}"
+        f"{name}: {cost.rows:,} different rows, {cost.known:,} known,{calls}{most} {cost.prompt_tokens:,}"
+        f" prompt tokens, up to {cost.max_output_tokens:,} of output{time}{money}{bound}"
     )
 
 
