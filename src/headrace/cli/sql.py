@@ -158,6 +158,7 @@ def _cost(cost: CallCost) -> str:
     bound = "" if cost.exact else f" at most: {cost.reason}"
     time = "" if cost.seconds is None else f", {cost.seconds:.1f} s"
     money = "" if cost.usd is None else f", {cost.usd:.6f} dollars"
+    money = f", {cost.unpriced}" if cost.unpriced else money
     calls = "" if cost.requests == cost.rows - cost.known else f" {cost.requests:,} requests,"
     most = "" if cost.prompt_exact else " up to"
     return (

@@ -27,6 +27,7 @@ from headrace.data.questions import (
     encode_answer,
     too_many_rows,
 )
+from headrace.economy.money import NANO
 from headrace.errors import DeadlineExceeded, InvalidRequest
 from headrace.isolation.child import WorkFailed, WorkStop
 from headrace.storage.sql_memo import SqlMemo
@@ -45,6 +46,11 @@ class _Call(Struct):
     model: str
     cost: CallCost | None = None
     reason: str = ""
+
+    @property
+    def weights(self) -> str:
+        """What names the model: its weights, or of a remote one the name."""
+        return self.model or f"remote {self.operator.model}"
 
 
 class Answering:
@@ -172,7 +178,8 @@ class Answering:
         """Compute rows in their order, which lets those that begin alike meet."""
         assert self.work is not None
         costs = await self._costs(call, rows)
-        speed = self._speeds.of(call.model, call.operator.site.operator)
+        speed = self._speeds.of(call.weights, call.operator.site.operator)
+        is_remote = any(one.is_remote for one in costs.values())
         self._budget.take(call.operator.site.function, list(costs.values()), speed)
         self.usage.computed += len(costs)
         before, began_s = self.usage.prompt_tokens + self.usage.output_tokens, time.monotonic()
@@ -182,8 +189,10 @@ class Answering:
             async with aclosing(call.operator.compute(self.work, rows)) as portions:
                 async for portion in portions:
                     self._take(call, rows, portion, keeper)
-                    self._budget.check_spent(time.monotonic() - began_s)
+                    self._budget.check_spent(0.0 if is_remote else time.monotonic() - began_s)
         finally:
+            if not is_remote:
+                self._budget.spend_machine(time.monotonic() - began_s)
             await keeper.close()
         tokens = self.usage.prompt_tokens + self.usage.output_tokens - before
         speed.add(tokens, time.monotonic() - began_s)
@@ -195,7 +204,13 @@ class Answering:
             function=call.operator.site.function, model=call.operator.model, rows=0
         )
         prompt, output = sum(one.prompt_tokens for one in costs), sum(one.max_output for one in costs)
-        seconds = self._speeds.of(call.model, call.operator.site.operator).seconds(prompt + output)
+        estimates = [one.estimate for one in costs if one.estimate is not None]
+        seconds = self._speeds.of(call.weights, call.operator.site.operator).seconds(prompt + output)
+        usd = self._budget.usd(seconds, before.usd)
+        unpriced = before.unpriced or next((one.unpriced for one in costs if one.unpriced), "")
+        if any(one.is_remote for one in costs):
+            nano = sum(one.nano_usd or 0 for one in costs)
+            usd = None if unpriced else (before.usd or 0.0) + nano / NANO
         call.cost = replace(
             before,
             rows=(before.rows or 0) + rows,
@@ -207,7 +222,11 @@ class Answering:
             prompt_exact=before.prompt_exact and all(one.exact for one in costs),
             reason="" if asked.exact else "values of other calls decide which rows there are",
             seconds=None if seconds is None else (before.seconds or 0.0) + seconds,
-            usd=self._budget.usd(seconds, before.usd),
+            estimated_prompt_tokens=(before.estimated_prompt_tokens or 0) + sum(estimates)
+            if estimates
+            else before.estimated_prompt_tokens,
+            usd=usd,
+            unpriced=unpriced,
         )
 
     async def _costs(self, call: _Call, rows: Sequence[Arguments]) -> dict[Arguments, RowCost]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
@@ -32,8 +33,6 @@ AT_A_TIME = 64
 SCORED_AT_A_TIME = 64
 PREPARED_AT_A_TIME = 16
 COUNTED_AT_A_TIME = 64
-CHARACTERS_PER_TOKEN = 4
-"""Of a remote model, whose tokenizer is not known: an estimate."""
 Read = Callable[[str], Value]
 Ids = tuple[int, ...]
 
@@ -87,7 +86,7 @@ class Decoder:
         """Tokens of each row."""
         most = int(decoding.sampling.get("max_tokens", 0))
         if not self.is_local:
-            return [RowCost(len(decoding.prompt(row)) // CHARACTERS_PER_TOKEN, most) for row in rows]
+            return await self._remote_cost(work, rows, decoding)
         requests = [decoding.request(row, self.name) for row in rows]
         counts = [len(ids) for ids in await self._ids(work, requests)]
         longest = max(counts, default=0)
@@ -98,6 +97,30 @@ class Decoder:
                 param="sql",
             )
         return [RowCost(count, most) for count in counts]
+
+    async def _remote_cost(
+        self, work: StatementWork, rows: Sequence[Arguments], decoding: Decoding
+    ) -> list[RowCost]:
+        """The most of each row at a remote model, by the bytes that would be sent."""
+        found: list[RowCost] = []
+        for number, row in enumerate(rows):
+            if number % PREPARED_AT_A_TIME == PREPARED_AT_A_TIME - 1:
+                await asyncio.sleep(0)
+            most = None if work.remote is None else work.remote.most(decoding.request(row, self.name))
+            if most is None:  # the handler says that there is no such model
+                found.append(RowCost(0, unpriced="there is no such model"))
+                continue
+            found.append(
+                RowCost(
+                    most.prompt_tokens,
+                    most.output_tokens,
+                    exact=False,
+                    estimate=most.estimate,
+                    nano_usd=most.nano_usd,
+                    unpriced=most.missing,
+                )
+            )
+        return found
 
     @property
     def context(self) -> int:

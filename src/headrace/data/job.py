@@ -76,7 +76,9 @@ class CallCost(Struct, frozen=True, kw_only=True):
     Tokens of prompts are exact unless `prompt_exact` is false, which makes them a bound, as those of output
     are; `requests` are what they come in. Where `exact` is false there are at most so many
     rows, or, with `rows` None, as many as the statement comes to, and `reason` says why. `seconds` and `usd`
-    are predicted from what was measured before; None where nothing was, or no price is set."""
+    are predicted from what was measured before; None where nothing was, or no price is set. Of a remote model
+    tokens of prompts are a bound by the bytes that are sent, beside an estimate, and `usd` is the most that
+    all can cost; `unpriced` says why it is not known."""
 
     function: str
     model: str | None
@@ -90,6 +92,8 @@ class CallCost(Struct, frozen=True, kw_only=True):
     reason: str = ""
     seconds: float | None = None
     usd: float | None = None
+    estimated_prompt_tokens: int | None = None
+    unpriced: str = ""
 
 
 class SqlAnswer(Struct, frozen=True, tag="answer"):

@@ -44,6 +44,7 @@ class LocalModels:
         self._loop = LoopThread()
         self.runner = ModelRunner(self._handler, self._source, self._threads)
         self.account = Account("", KeyLimits())
+        self.remote = None
 
     def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """See `Models.submit`."""

@@ -29,12 +29,22 @@ class RowValue(Struct, frozen=True):
 
 class RowCost(Struct, frozen=True):
     """Tokens of a row: those of its prompts, and the most that may be generated, in so many requests. Where
-    `exact` is false, prompts have at most so many."""
+    `exact` is false, prompts have at most so many. `estimate` is of prompt tokens where they are a bound of a
+    remote model, `nano_usd` the most that one costs; None where it costs this machine's time, or where
+    `unpriced` says why no price is known."""
 
     prompt_tokens: int
     max_output: int = 0
     requests: int = 1
     exact: bool = True
+    estimate: int | None = None
+    nano_usd: int | None = None
+    unpriced: str = ""
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether somebody else bills it."""
+        return self.nano_usd is not None or bool(self.unpriced)
 
 
 class KeptParts(Protocol):
