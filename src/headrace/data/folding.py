@@ -18,6 +18,7 @@ from headrace.data.memo import Keeper
 from headrace.data.model_work import StatementWork
 from headrace.data.operator import Arguments, CheckedCall, KeptParts, RowCost, RowValue
 from headrace.data.questions import Value
+from headrace.errors import ContextLengthExceeded
 
 BETWEEN = "\n\n"
 MARGIN = 16
@@ -222,6 +223,10 @@ def _halves(leaf: Arguments) -> list[Arguments]:
     first, *rest = leaf
     if rest:
         return [leaf[: len(leaf) // 2], leaf[len(leaf) // 2 :]]
+    if len(first) < 2:
+        raise ContextLengthExceeded(
+            f"the character {first!r} alone does not fit the context: shorten the instruction", param="sql"
+        )
     return [(part,) for part in _cut(first, -(-len(first) // 2))]
 
 
