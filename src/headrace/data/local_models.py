@@ -109,8 +109,12 @@ class _Source:
         return "the shipped model embed makes them"
 
     def able(self, *tasks: TaskName) -> str | None:
-        """See `ModelSource.able`: a model that is there, else a shipped one."""
-        for model in (*self._given.values(), *self._loaded.values()):
+        """See `ModelSource.able`: a model that is there, else a shipped one. Which decoders statements have
+        named before does not change what those without a name ask."""
+        loaded = [
+            model for name, model in self._loaded.items() if name == self._default or "generate" not in tasks
+        ]
+        for model in (*self._given.values(), *loaded):
             if set(tasks) & set(model.tasks):
                 return model.name
         return next((BUNDLED[task] for task in tasks if task in BUNDLED), None)
