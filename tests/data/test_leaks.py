@@ -21,7 +21,6 @@ from hostile_sql import CANARY, HOSTILE, statements
 
 from headrace.data.ai_calls import PREFIX, has_calls
 from headrace.data.engine import AiWishes, DataEngine, SqlLimit
-from headrace.data.guard import StatementRefused
 from headrace.data.job import Query
 from headrace.data.local_models import LocalModels
 from headrace.data.operator import operator_of
@@ -29,7 +28,7 @@ from headrace.data.operators.embed import Embed
 from headrace.data.output import TooMuch
 from headrace.data.questions import CallType, Compute, Declare, Row, Value, decode_question, encode_answer
 from headrace.data.worker import Worker, _Run, open_view
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, InvalidRequest
 
 duckdb = pytest.importorskip("duckdb", reason="needs headrace[data]")
 
@@ -136,7 +135,7 @@ def _outcome(runner: _Run, connection: Any) -> str:
     try:
         found = connection.execute(_checked(runner)).fetchmany(1000)
         got, outcome = str(found), "rows"
-    except (StatementRefused, TooMuch) as error:
+    except (InvalidRequest, TooMuch) as error:
         got, outcome = str(error), "refused"
     except duckdb.Error as error:
         got, outcome = str(error), "failed"

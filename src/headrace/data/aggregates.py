@@ -7,12 +7,9 @@ depend on the order in which threads read its rows.
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import TYPE_CHECKING
 
+from headrace.data.dialect import DuckDialect
 from headrace.data.guard import Node, StatementRefused
-
-if TYPE_CHECKING:
-    from headrace.data.ai_calls import DuckDialect
 
 
 def gather(node: Node, function: str, dialect: DuckDialect) -> None:

@@ -17,7 +17,8 @@ from typing import Any, cast
 
 from msgspec import Struct
 
-from headrace.data.ai_calls import PREFIX, DuckDialect, FoundCall, nodes_of
+from headrace.data.ai_calls import PREFIX, FoundCall, nodes_of
+from headrace.data.dialect import DuckDialect
 from headrace.data.guard import Node
 
 NO_PLAN = "the plan could not be made"

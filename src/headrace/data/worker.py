@@ -14,8 +14,9 @@ from typing import Any
 
 import msgspec
 
-from headrace.data.ai_calls import DuckDialect, FoundCall, find_calls, has_calls, put_in_place, sites_of
+from headrace.data.ai_calls import FoundCall, find_calls, has_calls, put_in_place, sites_of
 from headrace.data.ai_values import Answers, register
+from headrace.data.dialect import DuckDialect
 from headrace.data.function_names import FUNCTIONS
 from headrace.data.guard import Checked, Node, StatementRefused, check, walk_tree
 from headrace.data.job import Column, Copy, Query, Reply, SqlAnswer, SqlFailure, View, decode_job
