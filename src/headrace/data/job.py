@@ -89,9 +89,17 @@ class CallCost(Struct, frozen=True, kw_only=True):
     usd: float | None = None
 
 
+class Phase(Struct, frozen=True, array_like=True):
+    """What the process of a statement did, in seconds of the monotonic clock, which all processes share."""
+
+    name: str
+    start_s: float
+    end_s: float
+
+
 class SqlAnswer(Struct, frozen=True, tag="answer"):
     """The rows of a statement in the format asked for. `warnings` and `usage` are of functions that models
-    answer, `costs` with a plan what they will take."""
+    answer, `costs` with a plan what they will take, `phases` are those of its process."""
 
     columns: tuple[Column, ...]
     rows: int
@@ -100,6 +108,7 @@ class SqlAnswer(Struct, frozen=True, tag="answer"):
     warnings: tuple[str, ...] = ()
     usage: AiUsage | None = None
     costs: tuple[CallCost, ...] = ()
+    phases: tuple[Phase, ...] = ()
 
 
 class SqlFailure(Struct, frozen=True, tag="failure"):

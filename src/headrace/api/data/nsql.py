@@ -62,6 +62,7 @@ class KeyStatements:
 
     def __init__(self, service: Service, call: CallContext) -> None:
         self._statements, self._key = service.statements, call.account.name or None
+        self._call = call
 
     async def tables(self, names: Sequence[str]) -> dict[str, list[str]]:
         """See `Statements.tables`."""
@@ -84,7 +85,9 @@ class KeyStatements:
 
         def work(engine: DataEngine, stop: WorkStop) -> SqlAnswer:
             kind: Format = "json"
-            return engine.sql(sql, format=kind, key=self._key, rows=rows, explain=explain, stop=stop)
+            return engine.sql(
+                sql, format=kind, key=self._key, rows=rows, explain=explain, stop=stop, call=self._call
+            )
 
         return await self._statements.run(work)
 

@@ -185,6 +185,7 @@ async def _answer(http: HttpRequest, format: Format, *, explain: bool = False) -
             stop=stop,
             models=models,
             wishes=wishes,
+            call=call,
         )
 
     answer = await done(http, service.statements.run(run))
