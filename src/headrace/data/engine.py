@@ -27,6 +27,7 @@ from headrace.errors import HeadraceError, InvalidRequest, Overloaded
 from headrace.inference.call_context import CallContext, StageNote
 from headrace.isolation.child import IsolatedProcess, LimitExceeded, WorkFailed, WorkLost, WorkStop
 from headrace.isolation.limits import ProcessLimits
+from headrace.storage.request_log import LoggedRequest
 from headrace.storage.sql_memo import SqlMemo, memo_file
 from headrace.telemetry.explain import Stage
 
@@ -126,11 +127,12 @@ class DataEngine:
         models: Models | None = None,
         wishes: AiWishes = NO_WISHES,
         call: CallContext | None = None,
+        history: Sequence[LoggedRequest] | None = None,
     ) -> SqlAnswer:
         """The rows of a SELECT, or its plan with `explain`. `key` is the name of the API key, whose limits
         and role hold, unless `role` is given; without `ruled` all rows and columns are seen. `rows` lowers
         the limit of rows, `stop` ends the statement. `models` answer functions such as ai(), within `wishes`.
-        The statement is a stage of `call`.
+        The statement is a stage of `call`. It may read `history` as headrace.task_history.
 
         Raises StatementRefused, SqlFailed, SqlLimit, SourceDown or Overloaded.
         """
@@ -153,6 +155,7 @@ class DataEngine:
                 explain=explain,
                 models=models is not None,
                 planned=wishes.planned,
+                history=None if history is None else tuple(history),
             )
             if models is None:
                 return _noted(call, note, self._run(query, secrets, stop))

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from headrace.data.source import Source
+from headrace.storage.request_log import LoggedRequest
 
 Format = Literal["json", "csv", "arrow"]
 Problem = Literal["refused", "failed", "source", "limit"]
@@ -26,7 +27,8 @@ class View(Struct, frozen=True):
 class Query(Struct, frozen=True, kw_only=True, tag="query"):
     """A statement over views. `parameters` stand for ? or $1; `seconds` is the time on the clock.
     `explain` answers with the plan instead. With `models` the statement may call functions that models
-    answer; with `planned` they get their rows before it runs, as far as a plan can be made."""
+    answer; with `planned` they get their rows before it runs, as far as a plan can be made. With `history`
+    it may read these requests as headrace.task_history."""
 
     sql: str
     views: tuple[View, ...]
@@ -39,6 +41,7 @@ class Query(Struct, frozen=True, kw_only=True, tag="query"):
     explain: bool = False
     models: bool = False
     planned: bool = True
+    history: tuple[LoggedRequest, ...] | None = None
 
 
 class Copy(Struct, frozen=True, kw_only=True, tag="copy"):

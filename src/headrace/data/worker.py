@@ -24,6 +24,7 @@ from headrace.data.look_ahead import look_ahead
 from headrace.data.output import Output, TooMuch
 from headrace.data.plan import NO_PLAN, Plan, plan
 from headrace.data.source import literal, quoted
+from headrace.data.task_history import NAMES, open_history
 from headrace.isolation.fork_server import Ask, serve
 
 Connection = Any
@@ -121,17 +122,20 @@ class _Run:
         job, connection = self._job, self._connection
         views = {view.name.lower(): view for view in job.views}
         with self._phase("check statement"):
-            checked = self._check({known: view.name for known, view in views.items()})
+            checked = self._check(self._known(views))
         with self._phase("open datasets"):
-            for name in checked.datasets:
-                open_view(connection, views[name])
-            self._lock([views[name] for name in checked.datasets])
-        names = tuple(views[name].name for name in checked.datasets)
+            opened = [views[name] for name in checked.datasets if name in views]
+            for view in opened:
+                open_view(connection, view)
+            if len(opened) < len(checked.datasets):
+                open_history(connection, job.history or ())
+            self._lock(opened)
+        names = tuple(self._known(views)[name] for name in checked.datasets)
         text, parameters = checked.text, list(job.parameters)
         tree, answers = self._dialect.tree(text), None
         if has_calls(tree):
             with self._phase("plan calls"):
-                answers = self._with_models(tree, {known: view.name for known, view in views.items()})
+                answers = self._with_models(tree, self._known(views))
             text, parameters = self._dialect.text(tree), []
         with self._phase("execute"):
             columns, output = self._executed(f"EXPLAIN {text}" if job.explain else text, parameters)
@@ -139,6 +143,11 @@ class _Run:
             answers.assume_nothing()
             columns, output = self._executed(text, parameters)
         return SqlAnswer(columns, output.rows, output.close(), names, phases=tuple(self._phases))
+
+    def _known(self, views: dict[str, View]) -> dict[str, str]:
+        """The names that a statement may read."""
+        found = {known: view.name for known, view in views.items()}
+        return found if self._job.history is None else {**found, **NAMES}
 
     @contextmanager
     def _phase(self, name: str) -> Generator[None]:
