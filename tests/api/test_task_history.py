@@ -115,5 +115,6 @@ def test_what_was_said_where_the_operator_wants_it(model: Any, tmp_path: Path) -
         # The command reads the store of the server that runs.
         sql = "SELECT DISTINCT trace_id FROM headrace.task_history WHERE task = 'ai_chat'"
         command = [sys.executable, "-m", "headrace", "sql", "-c", sql, "--format", "json"]
-        done = subprocess.run([*command, "--store", str(store)], capture_output=True, check=True)
+        done = subprocess.run([*command, "--store", str(store)], capture_output=True)
+        assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout) == [{"trace_id": TRACE}]

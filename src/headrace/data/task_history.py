@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ import msgspec
 from msgspec import UNSET
 
 from headrace.data.guard import qualified_name
+from headrace.data.source import literal
 from headrace.storage.request_log import LoggedRequest
 from headrace.telemetry.explain import ExplainNode
 from headrace.telemetry.otel.names import operation_of
@@ -31,7 +31,18 @@ _TASKS: Mapping[str, str] = {
 }
 """What Spice calls them; others have our own names."""
 _CONTENT = ("input", "output")
-_SOURCE = "__task_history"
+_COLUMNS = {
+    **dict.fromkeys(("trace_id", "span_id", "parent_span_id", "task"), "VARCHAR"),
+    "input": "VARCHAR",
+    "captured_output": "VARCHAR",
+    "start_time": "BIGINT",
+    "end_time": "BIGINT",
+    "execution_duration_ms": "DOUBLE",
+    "error_message": "VARCHAR",
+    "labels": "MAP(VARCHAR, VARCHAR)",
+}
+"""With their types as they are given: times are microseconds."""
+_SHOWN = {name: f"make_timestamptz(r.{name})" for name in ("start_time", "end_time")}
 
 
 def mentions_history(sql: str) -> bool:
@@ -41,26 +52,19 @@ def mentions_history(sql: str) -> bool:
 
 def open_history(connection: Any, lines: Sequence[LoggedRequest]) -> None:
     """Make the relation readable in a connection of DuckDB."""
-    arrow: Any = importlib.import_module("pyarrow")
-    text, labels = arrow.string(), arrow.map_(arrow.string(), arrow.string())
-    moment = arrow.timestamp("us", "UTC")
-    schema = arrow.schema(
-        [
-            *((name, text) for name in ("trace_id", "span_id", "parent_span_id", "task")),
-            *((name, text) for name in ("input", "captured_output")),
-            *(("start_time", moment), ("end_time", moment), ("execution_duration_ms", arrow.float64())),
-            *(("error_message", text), ("labels", labels)),
-        ]
-    )
-    rows = [row for line in lines for row in _rows(line)]
-    arrays = [arrow.array([row[place] for row in rows], one.type) for place, one in enumerate(schema)]
-    connection.register(_SOURCE, arrow.table(arrays, schema=schema))
-    for one in SCHEMAS:
-        connection.execute(f"CREATE SCHEMA {one}")
-        connection.execute(f"CREATE VIEW {one}.{TABLE} AS SELECT * FROM {_SOURCE}")
+    rows = msgspec.json.encode([row for line in lines for row in _rows(line)]).decode()
+    columns = ", ".join(_SHOWN.get(name, f"r.{name}") + f" AS {name}" for name in _COLUMNS)
+    shape = msgspec.json.encode([_COLUMNS]).decode()
+    relation = f"(SELECT unnest(from_json($1, {literal(shape)})) AS r)"
+    first, *others = SCHEMAS
+    connection.execute(f"CREATE SCHEMA {first}")
+    connection.execute(f"CREATE TABLE {first}.{TABLE} AS SELECT {columns} FROM {relation}", [rows])
+    for other in others:
+        connection.execute(f"CREATE SCHEMA {other}")
+        connection.execute(f"CREATE VIEW {other}.{TABLE} AS SELECT * FROM {first}.{TABLE}")
 
 
-def _rows(line: LoggedRequest) -> Iterator[tuple[Any, ...]]:
+def _rows(line: LoggedRequest) -> Iterator[dict[str, Any]]:
     """The row of a request, and those of its parts."""
     tree = ExplainNode("request", line.total_s)
     if line.explain is not None:
@@ -88,7 +92,7 @@ def _rows(line: LoggedRequest) -> Iterator[tuple[Any, ...]]:
         yield _row(line, part)
 
 
-def _row(line: LoggedRequest, part: TaskSpan) -> tuple[Any, ...]:
+def _row(line: LoggedRequest, part: TaskSpan) -> dict[str, Any]:
     start_us = int((line.arrived_s + part.start_s) * 1e6)
     end_us = int((line.arrived_s + part.end_s) * 1e6)
     labels = {
@@ -99,9 +103,10 @@ def _row(line: LoggedRequest, part: TaskSpan) -> tuple[Any, ...]:
     task = _TASKS.get(part.name, part.name)
     if part.name == "tool":
         task = f"tool_use::{part.detail.get('tool')}"
-    return (
+    values = (
         *(line.trace_id, part.span_id, part.parent_id or None, task),
         *(part.detail.get(name) for name in _CONTENT),
         *(start_us, end_us, (part.end_s - part.start_s) * 1000),
-        *(part.error or None, list(labels.items())),
+        *(part.error or None, labels),
     )
+    return dict(zip(_COLUMNS, values, strict=True))
