@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from headrace.errors import ContextLengthExceeded, InvalidRequest
 from headrace.inference.call_context import CallContext
-from headrace.inference.requests import EmbeddingRequest, ExpandedTokens, Prompt, TextPair
+from headrace.inference.requests import EmbeddingRequest, ExpandedTokens, Prompt, TextPair, Truncation
 from headrace.tokenization.prompts import check_characters, prompt_ids
 
 if TYPE_CHECKING:
@@ -87,18 +87,23 @@ def _fitted(
 ) -> EncoderInput:
     """An input within the limits that the request sets; the engine refuses what exceeds the context."""
     context, count = model.context_length, len(one.ids)
-    limit = min(context, request.max_tokens or context)
+    how = Truncation() if request.truncate is True else request.truncate or None
+    limit = min(context, request.max_tokens or context, _own_limit(how, context))
     if count <= limit or one.unseen:
         return one
-    if request.truncate:
-        if request.truncate_side == "left" and isinstance(given, TextPair):
+    if how is not None:
+        if how.side == "left" and isinstance(given, TextPair):
+            param = "truncation_direction" if how.param == "truncate" else "truncation_side"
             raise InvalidRequest(
-                "truncation_direction left is for single texts: of a pair the second text's end is cut",
-                param="truncation_direction",
+                f"{param} left is for single texts: of a pair the second text's end is cut", param=param
             )
-        whose = "the model's" if limit == context else "max_tokens,"
-        call.warn("truncate", f"text {index} has {count:,} tokens and was cut to {whose} {limit:,}")
-        return replace(one, ids=_cut(one.ids, limit, request.truncate_side, model))
+        whose = "the model's" if limit == context else "max_tokens," if how.limit is None else f"{how.param},"
+        call.warn(
+            how.param,
+            f"text {index} has {count:,} tokens and was cut to {whose} {limit:,}: {count - limit:,} were"
+            " left out",
+        )
+        return replace(one, ids=cut_ids(one.ids, limit, how.side, model))
     if limit == context:
         return one
     raise ContextLengthExceeded(
@@ -107,7 +112,19 @@ def _fitted(
     )
 
 
-def _cut(ids: tuple[int, ...], limit: int, side: str, model: LoadedModel) -> tuple[int, ...]:
+def _own_limit(how: Truncation | None, context: int) -> int:
+    """The tokens that a truncation asks for; InvalidRequest for more than the context."""
+    if how is None or how.limit is None:
+        return context
+    if how.limit > context:
+        raise InvalidRequest(
+            f"{how.param} is {how.limit:,}, the model's limit is {context:,}: send at most that, or -1",
+            param=how.param,
+        )
+    return how.limit
+
+
+def cut_ids(ids: tuple[int, ...], limit: int, side: str, model: LoadedModel) -> tuple[int, ...]:
     """`limit` of the tokens; a special token at the end, or cut at the beginning one there, stays there."""
     special = model.tokenizer.pieces.special_ids
     if side == "left":
