@@ -31,7 +31,7 @@ def encoder_inputs(request: EmbeddingRequest, model: LoadedModel, call: CallCont
     ContextLengthExceeded for an input beyond `max_tokens` that may not be cut."""
     before = _prompt_in_front(request, model, call)
     return [
-        _fitted(_encoder_input(one, before, model), one, index, request, model, call)
+        _fitted(_encoder_input(one, before, model, f"text {index}"), one, index, request, model, call)
         for index, one in enumerate(request.inputs, request.first_input)
     ]
 
@@ -64,15 +64,15 @@ def _prompt_in_front(request: EmbeddingRequest, model: LoadedModel, call: CallCo
 
 
 def _encoder_input(
-    given: Prompt | TextPair | ExpandedTokens, before: str, model: LoadedModel
+    given: Prompt | TextPair | ExpandedTokens, before: str, model: LoadedModel, what: str
 ) -> EncoderInput:
     if isinstance(given, ExpandedTokens):
         return EncoderInput(given.ids, unseen=given.unseen)
     if not isinstance(given, TextPair):
         prompt = before + given if isinstance(given, str) else given
-        return EncoderInput(prompt_ids(prompt, model.tokenizer, model.context_length, "input"))
-    check_characters(given.first, model.context_length, "input")
-    check_characters(given.second, model.context_length, "input")
+        return EncoderInput(prompt_ids(prompt, model.tokenizer, model.context_length, "input", what))
+    check_characters(given.first, model.context_length, "input", what)
+    check_characters(given.second, model.context_length, "input", what)
     ids, start = model.tokenizer.encode_pair(given.first, given.second)
     return EncoderInput(tuple(ids), start)
 
@@ -104,8 +104,15 @@ def _fitted(
             " left out",
         )
         return replace(one, ids=cut_ids(one.ids, limit, how.side, model))
+    if limit == context and len(request.inputs) == 1 and not request.first_input:
+        return one  # the engine's refusal says more, and need not say which
     if limit == context:
-        return one
+        raise ContextLengthExceeded(
+            f"text {index} has {count:,} tokens, the limit is {limit:,}: shorten it or send truncate",
+            param="input",
+            prompt_tokens=count,
+            context_length=limit,
+        )
     raise ContextLengthExceeded(
         f"text {index} has {count:,} tokens, max_tokens is {limit:,}: shorten it or send truncate",
         param="input",
