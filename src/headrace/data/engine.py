@@ -22,7 +22,7 @@ from headrace.data.guard import StatementRefused
 from headrace.data.job import AiUsage, Format, Job, Query, Reply, SqlAnswer, decode_reply, encode_job
 from headrace.data.limits import AiBudget, AiLimits, Speeds, SqlLimit
 from headrace.data.model_work import Models
-from headrace.errors import HeadraceError, InvalidRequest, Overloaded
+from headrace.errors import HeadraceError, InvalidRequest, Overloaded, UsageError
 from headrace.isolation.child import IsolatedProcess, LimitExceeded, WorkFailed, WorkLost, WorkStop
 from headrace.isolation.limits import ProcessLimits
 from headrace.storage.sql_memo import SqlMemo, memo_file
@@ -129,8 +129,11 @@ class DataEngine:
         """
         limits = self.limits.of(key)
         with self._place(key, limits):
-            views, secrets = self.catalogue.views(role or limits.role, ruled=ruled)
-            self.copies.make(views)
+            try:
+                views, secrets = self.catalogue.views(role or limits.role, sql, ruled=ruled)
+            except UsageError as error:  # a secret is not there
+                raise SourceDown(error.message) from None
+            self.copies.make(views, sql)
             if explain and any(view.where is not None or view.columns is not None for view in views):
                 raise InvalidRequest("a plan would tell the rules of datasets: this key has such rules")
             most = limits.rows if rows is None else min(rows, limits.rows)
@@ -194,6 +197,8 @@ class DataEngine:
         reply = decode_reply(got)
         if isinstance(reply, SqlAnswer):
             return reply
+        if isinstance(job, Query) and reply.dataset in self.copies.errors:
+            raise SourceDown(self.copies.errors[reply.dataset])  # why its copy is not there
         raise _error(reply, secrets)
 
     @contextmanager

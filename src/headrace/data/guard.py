@@ -86,7 +86,12 @@ def walk_tree(
     serialized: str, datasets: Mapping[str, str], used: set[str], more: Collection[str] = ()
 ) -> None:
     """Check one serialized statement and add the datasets it reads to `used`."""
-    tree: Node = msgspec.json.decode(serialized)
+    try:
+        tree: Node = msgspec.json.decode(serialized)
+    except msgspec.DecodeError:  # DuckDB writes a number such as 1e400 as Infinity
+        raise StatementRefused(
+            "a number in the statement is too large: write 'infinity'::DOUBLE where that is meant"
+        ) from None
     if tree.get("error"):
         raise _unparsed(tree)
     statements = tree["statements"]

@@ -29,6 +29,8 @@ Connection = Any
 
 THREADS = 2
 BATCH_ROWS = 8192
+_UNWRITABLE = (ValueError, TypeError, OSError, NotImplementedError)
+"""Of Arrow, for values that it or the form of the reply does not know."""
 
 
 class SourceFailed(Exception):
@@ -80,7 +82,7 @@ class Worker:
             raise
         except self._duckdb.OutOfMemoryException:
             raise MemoryError from None
-        except self._duckdb.Error as error:
+        except (self._duckdb.Error, *_UNWRITABLE) as error:
             return SqlFailure("failed", _plain(error))
 
     def _limit(self, memory: int) -> None:
@@ -223,7 +225,7 @@ def open_view(connection: Connection, view: View) -> None:
     except MemoryError:
         raise
     except Exception as error:  # duckdb's, pyarrow's or the file system's
-        message = _plain(error)
+        message = _plain(error).partition("\n\nLINE ")[0]  # a statement of ours, with addresses in it
         if view.where is not None or view.columns is not None:
             message = message.partition("\n")[0].partition("Candidate")[0]
         raise SourceFailed(view.name, message) from None
