@@ -170,8 +170,9 @@ class CheckedCall:
     def number_option(
         self, name: str, default: float | None, least: float, most: float, *, whole: bool = True
     ) -> Any:
-        """An option that is a number from `least` to `most`."""
-        value = self.options.get(name, default)
+        """An option that is a number from `least` to `most`; NULL is the default."""
+        value = self.options.get(name)
+        value = default if value is None else value
         fits = isinstance(value, int) or (not whole and isinstance(value, float))
         if value is None or (fits and not isinstance(value, bool) and least <= cast("float", value) <= most):
             return value
