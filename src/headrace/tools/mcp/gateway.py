@@ -19,6 +19,7 @@ from headrace.inference.loop_thread import LoopThread
 from headrace.tools.arguments import check_arguments, check_value
 from headrace.tools.mcp.client import McpSession
 from headrace.tools.mcp.pins import (
+    MAX_NAME,
     Lock,
     LockFile,
     PinnedServer,
@@ -116,7 +117,7 @@ class _Server:
         assert current is not None
         problem = name_problem(self.name, name, names) or definition_problem(current.definition)
         if problem:
-            return ToolState(visible(name)[:200], "refused", problem)
+            return ToolState(visible(name)[:MAX_NAME], "refused", problem)
         if not any(fnmatchcase(name, pattern) for pattern in self.settings.allow):
             return ToolState(name, "denied", f"`allow` of [mcp.{self.name}] does not name it")
         if pin is None or approved is None:
