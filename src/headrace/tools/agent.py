@@ -182,9 +182,9 @@ class _Run:
         self._inner, self._tools, self._plan, self._journal = inner, tools, plan, journal
         self._call = call
         self._specs = {spec.name: spec for spec in plan.tools}
-        tools = _with_tools(request.tools, plan.tools)
-        self._request = replace(request, tools=tools)
-        self._callable = {one.name for one in tools.callable} if tools is not None else set[str]()
+        offered = _with_tools(request.tools, plan.tools)
+        self._request = replace(request, tools=offered)
+        self._callable = {one.name for one in offered.callable} if offered is not None else set[str]()
         self._messages = list(request.messages)
         self._kept: dict[str, bytes | None] = {}
         self._step: ModelStep | None = None

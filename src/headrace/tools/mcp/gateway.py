@@ -20,7 +20,6 @@ from headrace.telemetry.trace_context import trace_headers
 from headrace.tools.arguments import check_arguments, check_value
 from headrace.tools.mcp.client import McpSession
 from headrace.tools.mcp.pins import (
-    MAX_NAME,
     Lock,
     LockFile,
     PinnedServer,
@@ -120,7 +119,7 @@ class _Server:
         assert current is not None
         problem = name_problem(self.name, name, names) or definition_problem(current.definition)
         if problem:
-            return ToolState(visible(name)[:MAX_NAME], "refused", problem)
+            return ToolState(visible(name)[:200], "refused", problem)
         if not any(fnmatchcase(name, pattern) for pattern in self.settings.allow):
             return ToolState(name, "denied", f"`allow` of [mcp.{self.name}] does not name it")
         if pin is None or approved is None:
