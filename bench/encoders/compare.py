@@ -5,11 +5,12 @@
 
 FOLDER has the models of make_models.py and `texts.json`, a list of texts of real lengths. `--prepare`
 exports, quantizes and packs them and computes vectors in float32, so that what is measured then takes
-minutes. All engines of a shape stay loaded; in each round each encodes the same texts, one after the other:
-single texts in `--rounds`, all together in `--many-rounds`. The peers run in a Python of their own with
-torch, onnxruntime, openvino, nncf and sentence-transformers. Each cell is written to FOLDER/results.json once
-it is measured, and a run that begins again goes on after it; `--seconds` ends it before a cell that it has no time
-for. `headrace-int8-avx2` is ours with HEADRACE_ISA=avx2; the others choose their instructions themselves.
+minutes. All engines of a shape stay loaded; in each round each encodes the same texts, one after the
+other: single texts in `--rounds`, all together in `--many-rounds`. The peers run in a Python of their own
+with torch, onnxruntime, openvino, nncf and sentence-transformers. Each cell is written to
+FOLDER/results.json once it is measured, and a run that begins again goes on after it; `--seconds` ends it
+before a cell that it has no time for. `headrace-int8-avx2` is ours with HEADRACE_ISA=avx2; the others
+choose their instructions themselves.
 """
 
 from __future__ import annotations
