@@ -85,7 +85,9 @@ class KeyStatements:
 
         def work(engine: DataEngine, stop: WorkStop) -> SqlAnswer:
             kind: Format = "json"
-            return engine.sql(sql, format=kind, key=self._key, rows=rows, explain=explain, stop=stop)
+            return engine.sql(
+                sql, format=kind, key=self._key, rows=rows, explain=explain, stop=stop, call=self._call
+            )
 
         return await self._statements.run(work)
 
