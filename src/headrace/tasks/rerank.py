@@ -127,10 +127,11 @@ def as_pair(given: object, index: int) -> TextPair:
     """Two texts as a pair; InvalidRequest for anything else."""
     if isinstance(given, TextPair):
         return given
+    shown = repr(given)[:100]
     both = cast("Sequence[str]", given) if isinstance(given, tuple | list) else ()
     if len(both) != 2:
         raise InvalidRequest(
-            f"pairs[{index}] is {repr(given)[:100]}, it must be two texts: (query, document)", param="pairs"
+            f"pairs[{index}] is {shown}, it must be two texts: (query, document)", param="pairs"
         )
     return TextPair(both[0], both[1])
 
