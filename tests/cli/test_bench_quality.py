@@ -39,7 +39,7 @@ def test_a_text_that_cannot_be_read_is_named(inside: Callable[..., Outcome], tmp
     binary = tmp_path / "text.bin"
     binary.write_bytes(b"\xff\xfe\x00")
     outcome = inside("bench", "quality", str(tiny_model(tmp_path)), "--text", str(binary))
-    assert outcome.code == 2 and "text.bin cannot be read" in outcome.stderr
+    assert outcome.code == 2 and "text.bin is not UTF-8 text" in outcome.stderr
 
 
 def test_an_encoder_is_refused(inside: Callable[..., Outcome]) -> None:

@@ -18,6 +18,7 @@ from headrace.cli.fetching import fetch
 from headrace.cli.flags import takes_settings
 from headrace.cli.model_argument import ModelArgument
 from headrace.cli.terminal import JsonFlag, note, print_json, print_table, progress_bar, size, status
+from headrace.cli.text_input import read_text
 from headrace.config.settings import Settings
 from headrace.errors import HeadraceError, UsageError
 from headrace.loading.options import EngineOptions, engine_options
@@ -81,7 +82,7 @@ def command(
         windows=windows,
         length=window,
         continued=greedy,
-        text=None if text is None else _text(text),
+        text=None if text is None else read_text(str(text)),
         source="" if text is None else text.name,
     )
     report = _measured(Side(model, options), against, order, settings)
@@ -113,13 +114,6 @@ def _measured(side: Side, against: str | None, order: TextOrder, settings: Setti
     reference = Side(side.model if against is None else against, stored)
     with status() as show, progress_bar("reading", unit="windows") as progress:
         return measure(side, reference, order, show=show, progress=progress)
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--text {file} cannot be read: {error}", param="text") from None
 
 
 def _print(report: QualityReport, options: EngineOptions) -> None:
