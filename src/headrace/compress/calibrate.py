@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 from msgspec import Struct
 
-from headrace.compress.gptq import gptq
+from headrace.compress.gptq import Moments, gptq
 from headrace.compress.grids import Grid
-from headrace.compress.walk import Moments, walk
+from headrace.compress.walk import walk
 from headrace.errors import UsageError
 from headrace.loading.program_weights import ProgramWeights
 from headrace.loading.tied_output import config_with_ties

@@ -6,6 +6,8 @@ section 3; columns in their given order, so that groups stay those of the format
 
 from __future__ import annotations
 
+from typing import cast
+
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
@@ -14,9 +16,11 @@ from headrace.compress.grids import Fitted, Grid
 from headrace.errors import CorruptFile
 from headrace.weights.quant_types.block_type import Bytes, Floats
 
+Moments = NDArray[np.float64]
 DAMPING = 0.01
 """Of the mean of the Hessian's diagonal, added to it."""
 _MAX_DAMPING = 1.0
+_LEAST_IMPORTANCE = 1e-12
 
 
 class Rounded(Struct, frozen=True, eq=False):
@@ -28,7 +32,7 @@ class Rounded(Struct, frozen=True, eq=False):
     loss: float
 
 
-def gptq(weight: Floats, hessian: NDArray[np.float64], grid: Grid, *, name: str) -> Rounded:
+def gptq(weight: Floats, hessian: Moments, grid: Grid, *, name: str) -> Rounded:
     """Round `weight` [n, k] to `grid`, for inputs whose second moments are `hessian` [k, k] (X^T X, float64).
 
     Inputs that were always 0 keep their plain rounding. CorruptFile where weights or inputs are no finite
@@ -41,8 +45,8 @@ def gptq(weight: Floats, hessian: NDArray[np.float64], grid: Grid, *, name: str)
             f"the inputs of {name} overflow on the calibration text: take another text, or --method rtn"
         )
     factor = _factor(hessian)
-    importance = np.maximum(np.diag(hessian), np.finfo(np.float32).tiny).astype(np.float32)
-    importance /= importance.max()
+    diagonal = np.diag(hessian)
+    importance = np.maximum(diagonal / (diagonal.max() or 1.0), _LEAST_IMPORTANCE).astype(np.float32)
     rest = weight.astype(np.float32).copy()
     blocks: list[tuple[Fitted, Floats]] = []
     values = np.empty_like(rest)
@@ -62,7 +66,7 @@ def gptq(weight: Floats, hessian: NDArray[np.float64], grid: Grid, *, name: str)
     return Rounded(grid.pack(blocks), values, _loss(weight, values, hessian))
 
 
-def _factor(hessian: NDArray[np.float64]) -> Floats:
+def _factor(hessian: Moments) -> Floats:
     """The upper Cholesky factor of the damped Hessian's inverse; damping grows until there is one."""
     damped = hessian.copy()
     diagonal = np.diag(damped).copy()
@@ -71,17 +75,17 @@ def _factor(hessian: NDArray[np.float64]) -> Floats:
     damping = DAMPING
     while True:
         try:
-            inverse: NDArray[np.float64] = np.linalg.inv(
-                damped + np.eye(len(damped)) * (damping * diagonal.mean())
-            )
-            return np.ascontiguousarray(np.linalg.cholesky((inverse + inverse.T) / 2).T, np.float32)
+            added = np.eye(len(damped)) * (damping * diagonal.mean())
+            inverse = cast("Moments", np.linalg.inv(damped + added))
+            upper = cast("Moments", np.linalg.cholesky((inverse + inverse.T) / 2)).T
+            return np.ascontiguousarray(upper, np.float32)
         except np.linalg.LinAlgError:
             damping *= 10
             if damping > _MAX_DAMPING:
                 raise
 
 
-def _loss(weight: Floats, values: Floats, hessian: NDArray[np.float64]) -> float:
+def _loss(weight: Floats, values: Floats, hessian: Moments) -> float:
     difference = (weight - values).astype(np.float64)
     whole = float(((weight.astype(np.float64) @ hessian) * weight).sum())
     return float(((difference @ hessian) * difference).sum()) / whole if whole else 0.0

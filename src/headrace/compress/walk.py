@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from headrace.compress.gptq import Moments
 from headrace.kv.pages import PAGE_TOKENS, pages_for
 from headrace.loading.program_weights import ProgramWeights
 from headrace.ops.kv_write import KvCache
@@ -19,7 +19,6 @@ from headrace.ops.value import Array, Ints, Value
 from headrace.program.program import Instruction, Program
 from headrace.program.step import INPUT_SHAPES, Step
 
-Moments = NDArray[np.float64]
 Round = Callable[[str, Moments], Array]
 """With a matrix' name and the second moments [k, k] of its inputs: the matrix in its place, [n, k]."""
 

@@ -12,6 +12,7 @@ from headrace.bench.batch_run import run_together
 from headrace.bench.quality.windows import Windows, opening_tokens, windows_of_text, windows_of_tokens
 from headrace.engine.client import LoadedModel
 from headrace.engine.request import EngineRequest
+from headrace.errors import UsageError
 from headrace.loading.loader import load_model
 from headrace.loading.options import EngineOptions
 from headrace.sampling.params import SamplingParams
@@ -48,9 +49,9 @@ def own_text(
     show: Callable[[str], None] = lambda text: None,
 ) -> OwnText:
     """Windows by the reference. Raises the errors of loading, UsageError where there is too little text."""
-    longest = order.length + order.continued
+    longest = max(order.length, PROMPT_TOKENS + order.continued)
     wanted = replace(options, max_model_len=longest, max_num_seqs=AT_ONCE, max_batch_tokens=512)
-    with closing(load_model(model, wanted)) as loaded:
+    with closing(_loaded(model, wanted)) as loaded:
         if order.text is None:
             show("the reference writes a text")
             windows = _written(loaded, order)
@@ -63,6 +64,19 @@ def own_text(
             )
         show("the reference continues prompts")
         return OwnText(windows, _continued(loaded, windows, order.continued))
+
+
+def _loaded(model: str | None, options: EngineOptions) -> LoadedModel:
+    try:
+        return load_model(model, options)
+    except UsageError as error:
+        if error.param != "max_model_len":
+            raise
+        raise UsageError(
+            f"windows and greedy answers need {options.max_model_len:,} tokens: {error.message}; use a"
+            " smaller --window or --greedy",
+            param="window",
+        ) from None
 
 
 def _written(loaded: LoadedModel, order: TextOrder) -> Windows:
