@@ -93,7 +93,7 @@ class Executor {
   const AttentionKernels& attention_;
   const Moe moe_;
   const RecurrenceKernels& recurrence_;
-  Buffer linear_scratch_, head_scratch_, attention_scratch_, moe_scratch_, rope_memory_;
+  Buffer linear_scratch_, head_scratch_, max_scratch_, attention_scratch_, moe_scratch_, rope_memory_;
   std::vector<RopeTable> rope_tables_;
   std::vector<RowOpArgs> row_ops_;  // per instruction, but for what a step brings
   size_t single_row_scratch_bytes_ = 0;  // of a product with one row

@@ -3,6 +3,7 @@
 
 #include "executor.hpp"
 #include "head_linear.hpp"
+#include "max_linear.hpp"
 
 namespace headrace {
 
@@ -102,6 +103,18 @@ void Executor::head_linear(const Call& call) {
   args.y = value(it.outputs[0]);
   args.scratch = head_scratch_.data();
   headrace::head_linear(linear_, args, call.part, call.parts);
+}
+
+void Executor::max_linear(const Call& call) {
+  const Instruction& it = call.it;
+  MaxLinearArgs args;
+  args.x = value(it.inputs[0]);
+  args.w = weight(it, 0);
+  args.bias = constant(it.constants[0]);
+  args.y = value(it.outputs[0]);
+  args.step = &call.step;
+  args.scratch = max_scratch_.data();
+  headrace::max_linear(linear_, args, program_.max_tokens, call.part, call.parts);
 }
 
 void Executor::rope(const Call& call) {

@@ -3,6 +3,7 @@
 
 #include "executor.hpp"
 #include "head_linear.hpp"
+#include "max_linear.hpp"
 
 namespace headrace {
 
@@ -13,7 +14,7 @@ FormatSet Executor::formats_of(const Instruction& it) const {
 }
 
 void Executor::plan_scratch() {
-  size_t linear = 0, head = 0, attend = 0, moe = 0;
+  size_t linear = 0, head = 0, max = 0, attend = 0, moe = 0;
   for (const Instruction& it : program_.instructions) {
     if (it.op == Op::fused_linear) {
       const Value& x = program_.values[static_cast<size_t>(it.inputs[0])];
@@ -24,6 +25,10 @@ void Executor::plan_scratch() {
       const Weight& w = program_.weights[static_cast<size_t>(it.weights[0])];
       const int64_t rows = program_.max_rows_of(program_.values[static_cast<size_t>(it.inputs[0])]);
       head = std::max(head, head_linear_scratch_bytes(linear_, w, it.ints[0], rows) * static_cast<size_t>(pool_.threads()));
+    } else if (it.op == Op::max_linear) {
+      const Weight& w = program_.weights[static_cast<size_t>(it.weights[0])];
+      const size_t own = max_linear_scratch_bytes(linear_, w, program_.max_tokens);
+      max = std::max(max, own * static_cast<size_t>(pool_.threads()));
     } else if (it.op == Op::attend) {
       const KvLayer& kv = program_.kv[static_cast<size_t>(it.ints[0])];
       attend = std::max(attend, attention_.scratch_bytes(pool_.threads(), it.ints[1], kv.kv_heads, kv.head_dim));
@@ -33,6 +38,7 @@ void Executor::plan_scratch() {
   }
   linear_scratch_ = Buffer(std::max(linear, single_row_scratch_bytes_ * static_cast<size_t>(pool_.threads())));
   head_scratch_ = Buffer(head);
+  max_scratch_ = Buffer(max);
   attention_scratch_ = Buffer(attend);
   moe_scratch_ = Buffer(moe);
 }

@@ -176,6 +176,15 @@ class Checker {
     expect_same_rows(in(0), out(0));
   }
 
+  void check_max_linear() const {
+    expect(!program_.kv.empty(), "pools sequences, which only steps of programs with KV layers have");
+    expect(!in(0).of_output_rows && out(0).of_output_rows, "pools from rows 'T' to rows 'R'");
+    const Weight& weight = program_.weights[id(it_.weights[0])];
+    expect_columns(in(0), weight.k);
+    expect_columns(out(0), weight.n);
+    expect_constant(it_.constants[0], weight.n);
+  }
+
   void check_attend() const {
     check_layer();
     expect(it_.ints[2] >= 0 && it_.ints[4] >= 0 && it_.floats[1] >= 0, "window, ahead and softcap must not be negative");

@@ -212,7 +212,7 @@ def test_what_ollama_shows(server: Running) -> None:
 def test_ollamas_truncate_is_asked_for_and_told(server: Running, model: LoadedModel) -> None:
     client, long = server.ollama(), "x" * 70
     for more in ({}, {"truncate": False}):
-        with pytest.raises(ollama.ResponseError, match="prompt has 71 tokens, the limit is 64"):
+        with pytest.raises(ollama.ResponseError, match="text 1 has 71 tokens, the limit is 64"):
             client.embed(NAME, ["abc", long], **more)
     body = {"model": NAME, "input": ["abc", long], "truncate": True, "options": {"temperature": 0}}
     reply = server.http().post("/api/embed", json=body).json()

@@ -432,3 +432,90 @@ def test_warnings_number_inputs_through(server: Running) -> None:
     texts = ["a"] * 40 + [LONG]
     _, said = warned(server, "/embed_all", {"model": "states", "inputs": texts, "truncate": True})
     assert "text 40 has" in said[0]["message"]
+
+
+def test_vllms_truncation_is_on_every_path_that_has_it(server: Running) -> None:
+    """Cut to so many tokens with a warning that says how many were left out, equal to the shorter text; more
+    than the context, and a side without a length, are refused."""
+    path, labels = "/v1/classify", {"model": "classifier", "input": "abcdef"}
+    cut, said = warned(server, path, labels | {"truncate_prompt_tokens": 4})
+    short = post(server, path, labels | {"input": "ab"})  # with [CLS] and [SEP]
+    assert cut["data"][0]["probs"] == short["data"][0]["probs"]
+    assert said[0]["param"] == "truncate_prompt_tokens" and "8 tokens" in said[0]["message"]
+    assert "4 were left out" in said[0]["message"]
+    pair = {"model": "reranker", "text_1": "ab", "text_2": "cdef"}
+    scored, said = warned(server, "/v1/score", pair | {"truncate_prompt_tokens": 7})
+    assert (
+        scored["data"][0]["score"] == post(server, "/v1/score", pair | {"text_2": "cd"})["data"][0]["score"]
+    )
+    assert "2 were left out" in said[0]["message"]
+    ranked, said = warned(
+        server,
+        "/v1/rerank",
+        {"model": "reranker", "query": "ab", "documents": ["cdef"], "truncate_prompt_tokens": 7},
+    )
+    assert ranked["results"][0]["relevance_score"] == scored["data"][0]["score"] and len(said) == 1
+    ids = post(server, "/tokenize", {"model": "embedder", "prompt": "abcdef"})["tokens"]
+    cut = vectors(server, "abcdef", truncate_prompt_tokens=4, truncation_side="left")
+    kept = post(server, "/v1/embeddings", {"model": "embedder", "input": [[ids[0], *ids[-3:]]]})["data"]
+    assert np.array_equal(cut[0], np.array(kept[0]["embedding"], np.float32))
+    for path, body in (
+        ("/v1/classify", labels),
+        ("/v1/score", pair),
+        ("/v1/rerank", {"model": "reranker", "query": "ab", "documents": ["cdef"]}),
+        ("/pooling", {"model": "states", "input": "abcdef"}),
+        ("/v1/embeddings", {"model": "embedder", "input": "abcdef"}),
+    ):
+        for wrong in (0, -2, 100_000, 2**31, 1.5, "4", True):
+            assert (
+                refused_field(server, path, body | {"truncate_prompt_tokens": wrong})
+                == "truncate_prompt_tokens"
+            )
+        assert refused_field(server, path, body | {"truncation_side": "left"}) == "truncation_side"
+        assert refused_field(server, path, body | {"truncation_side": "up"}) == "truncation_side"
+        whole, said = warned(server, path, body | {"truncate_prompt_tokens": -1})
+        assert not said and ("data" in whole or "results" in whole)
+
+
+def test_scores_without_an_activation(server: Running) -> None:
+    """vLLM's `use_activation` on the paths that score."""
+    pair = {"model": "reranker", "text_1": "ab", "text_2": "cdef"}
+    raw = post(server, "/v1/score", pair | {"use_activation": False})["data"][0]["score"]
+    assert post(server, "/v1/score", pair)["data"][0]["score"] == pytest.approx(1 / (1 + np.exp(-raw)))
+    ranked = {"model": "reranker", "query": "ab", "documents": ["cdef"], "use_activation": False}
+    assert post(server, "/v1/rerank", ranked)["results"][0]["relevance_score"] == raw
+    labels = {"model": "classifier", "input": "abcdef"}
+    logits = post(server, "/v1/classify", labels | {"use_activation": False})["data"]
+    assert logits == post(server, "/v1/classify", labels | {"activation": False})["data"]
+    both = labels | {"activation": False, "use_activation": False}
+    assert refused_field(server, "/v1/classify", both) == "use_activation"
+    assert refused_field(server, "/v1/rerank", ranked | {"raw_scores": True}) == "use_activation"
+
+
+def test_prompts_of_completions_and_chats_are_cut_as_vllm_does(server: Running) -> None:
+    """To their last tokens, with a warning; without the parameter they are refused."""
+    cards = server.http().get("/v1/models").json()["data"]
+    context = next(one["max_model_len"] for one in cards if one["id"] == "decoder")
+    body = {"model": "decoder", "prompt": "abcdefgh", "max_tokens": 3, "temperature": 0}
+    reply, said = warned(server, "/v1/completions", body | {"truncate_prompt_tokens": 4, "echo": True})
+    assert reply["usage"]["prompt_tokens"] == 4 and len(said) == 1
+    assert said[0]["param"] == "truncate_prompt_tokens" and "its last 4" in said[0]["message"]
+    ids = post(server, "/tokenize", {"model": "decoder", "prompt": "abcdefgh"})["tokens"]
+    read = post(server, "/v1/completions", body | {"prompt": [ids[0], *ids[-3:]], "echo": True})
+    assert reply["choices"][0]["text"] == read["choices"][0]["text"]
+    right = body | {"truncate_prompt_tokens": 4, "truncation_side": "right"}
+    read = post(server, "/v1/completions", body | {"prompt": ids[:4]})
+    assert warned(server, "/v1/completions", right)[0]["choices"] == read["choices"]
+    long = body | {"prompt": LONG * 20}
+    assert post(server, "/v1/completions", long, 400)["error"]["code"] == "context_length_exceeded"
+    fitted, said = warned(server, "/v1/completions", long | {"truncate_prompt_tokens": -1})
+    assert fitted["usage"]["prompt_tokens"] == context - 3 and len(said) == 1
+    for wrong in (0, -2, context, "4"):
+        asked = body | {"truncate_prompt_tokens": wrong}
+        assert refused_field(server, "/v1/completions", asked) == "truncate_prompt_tokens"
+    assert refused_field(server, "/v1/completions", body | {"truncation_side": "left"}) == "truncation_side"
+    asked = body | {"truncate_prompt_tokens": 4, "suffix": "x"}
+    assert refused_field(server, "/v1/completions", asked) == "truncate_prompt_tokens"
+    chat = {"model": "decoder", "messages": [{"role": "user", "content": "abcdefgh"}], "max_tokens": 3}
+    cut, said = warned(server, "/v1/chat/completions", chat | {"truncate_prompt_tokens": 5})
+    assert cut["usage"]["prompt_tokens"] == 5 and [one["param"] for one in said] == ["truncate_prompt_tokens"]

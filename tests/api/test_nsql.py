@@ -45,6 +45,20 @@ def test_forms_of_replies(serve: Callable[..., Running], tmp_path: Path) -> None
     assert ask(running, "application/sql").text == reply["sql"] + "\n"
 
 
+def test_a_source_that_is_down_is_left_out(serve: Callable[..., Running], tmp_path: Path) -> None:
+    (tmp_path / "people.csv").write_text(PEOPLE)
+    datasets = {"people": f"file:{tmp_path}/people.csv", "gone": f"file:{tmp_path}/gone.csv"}
+    running = serve(datasets=datasets)
+    model = ScriptedModel(lambda request: "SELECT name FROM people WHERE age < 35")
+    running.server.config.app.state.service.handler = model  # type: ignore[union-attr]
+    reply = ask(running)
+    assert reply.json()["data"] == [{"name": "Ann"}]
+    assert "'gone' cannot be opened" in reply.headers["x-headrace-warnings"]
+    assert "gone" not in (model.requests[0].messages[0].content or "")
+    named = ask(running, datasets=["gone"])
+    assert named.status_code == 502 and "'gone'" in named.json()["error"]["message"]
+
+
 def test_a_statement_that_fails_is_corrected(serve: Callable[..., Running], tmp_path: Path) -> None:
     running, model = scripted(
         serve, tmp_path, "SELECT name FROM people WHERE age = 'old'", "SELECT name FROM people LIMIT 1"

@@ -31,12 +31,17 @@ def test_redact(server: Running) -> None:
     }  # fmt: skip
     assert found["vault"] == {"<EMAIL_ADDRESS_1>": "a@x.org", "<CREDIT_CARD_1>": "4111 1111 1111 1111"}
     assert "vault" not in post(server, "/v1/redact", {"input": "x"})
+    cards = post(server, "/v1/redact", body | {"labels": ["CREDIT_CARD"]})
+    assert cards["data"] == post(server, "/v1/redact", body | {"entities": ["CREDIT_CARD"]})["data"]
+    assert cards["data"][0]["text"] == "mail a@x.org"
 
 
 @pytest.mark.parametrize(
     ("body", "param"),
     [
         ({"input": []}, "input"),
+        ({"input": "x", "labels": ["CREDIT_CARD"], "entities": []}, "labels"),
+        ({"input": "x", "labels": ["NO_SUCH"]}, "labels"),
         ({"input": ["x"] * 2049}, "input"),
         ({"input": [1]}, "input"),
         ({"input": "x", "entities": ["EMAIL"]}, "entities"),

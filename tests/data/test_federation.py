@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from data_servers import DataEngineMaker, Server
+from data_servers import DataEngineMaker, Listener, Server
 
 from headrace.data.client import Rows
 from headrace.data.engine import DataEngine, SourceDown
@@ -194,6 +194,92 @@ def test_arrow_excel_and_duckdb_files(engine: DataEngineMaker, tmp_path: Path) -
         feather.write_feather(database.execute("SELECT 5 AS x").to_arrow_table(), tmp_path / "a.arrow")
     made = engine({"d": f"duckdb:{tmp_path}/a.duckdb#t", "f": f"file:{tmp_path}/a.arrow"})
     assert rows_of(made, "SELECT d.x, f.x AS y FROM d, f") == [(3, 5)]
+
+
+def test_views_in_duckdb_files_are_not_read(engine: DataEngineMaker, tmp_path: Path) -> None:
+    """Who wrote the file has made them, and they would be read with the rights of this process."""
+    (tmp_path / "secret.csv").write_text("x\nsecret\n")
+    with closing(sqlite3.connect(tmp_path / "a.db")) as made_by_sqlite:
+        made_by_sqlite.execute("CREATE TABLE t (x TEXT)")
+    with duckdb.connect(str(tmp_path / "a.duckdb")) as database:
+        database.execute("CREATE SCHEMA s")
+        database.execute('CREATE TABLE s."T" AS SELECT 3 AS x')
+        database.execute(f"CREATE VIEW v AS SELECT * FROM read_csv('{tmp_path}/secret.csv')")
+        database.execute("CREATE VIEW inside AS SELECT * FROM duckdb_databases()")
+    file = f"duckdb:{tmp_path}/a.duckdb"
+    made = engine(
+        {
+            "good": f"{file}#s.t",
+            "v": f"{file}#v",
+            "inside": f"{file}#inside",
+            "other": f"sqlite:{tmp_path}/a.db#t",
+            "copied": {"from": f"{file}#v", "accelerate": {}},
+        }
+    )
+    for name in ("v", "inside", "copied"):
+        with pytest.raises(SourceDown, match="views of files are not read"):
+            made.sql(f"SELECT * FROM {name}, other")
+    assert rows_of(made, "SELECT * FROM good") == [(3,)]
+
+
+def test_a_source_is_asked_only_by_statements_that_name_it(engine: DataEngineMaker, tmp_path: Path) -> None:
+    """Also where it has a copy that cannot be made, or a secret that is not there."""
+    (tmp_path / "a.csv").write_text("x\n1\n")
+    listener = Listener()
+    address = f"http://127.0.0.1:{listener.port}/b.csv"
+    made = engine(
+        {
+            "here": f"file:{tmp_path}/a.csv",
+            "copied": {"from": address, "accelerate": {"every_s": 1}},
+            "locked": {"from": address, "secret": "env:HEADRACE_TEST_NO_SUCH_SECRET"},
+        }
+    )
+    assert rows_of(made, "SELECT * FROM here") == [(1,)]
+    assert listener.connections == 0 and made.copies.errors == {}
+    with pytest.raises(SourceDown, match="HEADRACE_TEST_NO_SUCH_SECRET is not set"):
+        made.sql("SELECT * FROM LOCKED")
+    assert listener.connections == 0
+    with pytest.raises(SourceDown, match="'copied' cannot be opened") as first:
+        made.sql("SELECT * FROM Copied")
+    asked = listener.connections
+    assert asked > 0
+    with pytest.raises(SourceDown) as second:  # it is not tried again at once
+        made.sql("SELECT * FROM copied")
+    assert listener.connections == asked and second.value.message == first.value.message
+    listener.close()
+
+
+def test_the_signature_of_an_address_is_in_no_message(engine: DataEngineMaker, tmp_path: Path) -> None:
+    made = engine({"signed": "http://127.0.0.1:1/a.csv?signature=c4n4ry"})
+    with pytest.raises(SourceDown, match="'signed' cannot be opened") as failed:
+        made.sql("SELECT * FROM signed")
+    assert "c4n4ry" not in failed.value.message and "read_csv" not in failed.value.message
+
+
+def test_dates_that_python_does_not_know(engine: DataEngineMaker, tmp_path: Path) -> None:
+    """PostgreSQL's infinity above all, and years before 1 and after 9999."""
+    (tmp_path / "a.csv").write_text("x\n1\n")
+    made = engine({"here": f"file:{tmp_path}/a.csv"})
+    values = {
+        "'infinity'::DATE": "infinity",
+        "'-infinity'::TIMESTAMP": "-infinity",
+        "'infinity'::TIMESTAMPTZ": "infinity",
+        "DATE '0044-03-15 (BC)'": "-0043-03-15",
+        "DATE '12026-01-02'": "12026-01-02",
+        "TIMESTAMP '12026-01-02 03:04:05'": "12026-01-02T03:04:05.000000",
+        "DATE '2026-01-02'": "2026-01-02",
+    }
+    sql = f"SELECT {', '.join(values)} UNION ALL SELECT {', '.join(['NULL'] * len(values))}"
+    rows = json.loads(made.sql(sql, format="json").body)
+    assert [list(row.values()) for row in rows] == [list(values.values()), [None] * len(values)]
+    assert made.sql(sql, format="csv").body.decode().splitlines()[1] == ",".join(values.values())
+    for sql, words in (
+        ("SELECT [DATE '12026-01-02']", "CAST it to VARCHAR"),
+        ("SELECT 'x'::VARIANT", "VARIANT"),
+        ("SELECT 1e400", "too large"),
+    ):
+        with pytest.raises(InvalidRequest, match=words):
+            made.sql(sql, format="json")
 
 
 def test_rules_of_a_role(engine: DataEngineMaker, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from headrace.inference.requests import (
     ReasoningSettings,
     RouteWishes,
     ScalingSettings,
+    Truncation,
 )
 from headrace.sampling.params import PARAMETERS, SamplingParams, with_defaults
 
@@ -40,6 +41,7 @@ CHANGED: dict[str, Any] = {
     "disable_additional_properties": False,
     "show_prompt": True,
     "guards": ("one",),
+    "truncate": Truncation(5),
     "messages": (Message("user", "other"),),
     "tools": ToolUse((Tool("f", "", {}),), (Tool("f", "", {}),)),
     "tool_format": "hermes",

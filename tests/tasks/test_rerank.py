@@ -149,6 +149,18 @@ def test_decoders_judge_by_the_prompt_of_their_card(
         assert likely == pytest.approx(1 / (1 + np.exp(-np.array(raw))))
 
 
+def test_a_decoder_s_document_is_cut_only_when_asked(tmp_path: Path) -> None:
+    with LLM(reranking_decoder(tmp_path, "tiny-Reranker"), cache_dir=None) as llm:
+        encode, context = llm.model.tokenizer.encode, llm.model.context_length
+        long = "a" * context
+        with pytest.raises(ContextLengthExceeded):
+            llm.score([("cat", long)])
+        fitting = context - 1 - len(encode(QWEN3_PROMPT.format(""), add_special=False))
+        assert llm.score([("cat", long)], truncate=True) == llm.score([("cat", "a" * fitting)])
+        with pytest.raises(ContextLengthExceeded, match="shorten the query"):
+            llm.score([(long, "a cat")], truncate=True)
+
+
 # jina-reranker-v2 has no model_type.
 FLASH = {"model_type": None, "auto_map": {"AutoConfig": "configuration_xlm_roberta.XLMRobertaFlashConfig"}}
 

@@ -122,6 +122,8 @@ def answer(request: dict[str, Any]) -> dict[str, Any] | None:
             found = [tool("echo", outputSchema=schema)]
         return {"tools": found}
     if method == "tools/call":
+        if BEHAVIOR == "traced":
+            return text(json.dumps(params.get("_meta")))
         return call(params["name"], params.get("arguments") or {})
     return None
 

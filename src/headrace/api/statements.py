@@ -62,12 +62,14 @@ class Statements:
         datasets."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._made)
 
-    async def run(self, work: Callable[[DataEngine, WorkStop], SqlAnswer]) -> SqlAnswer:
+    async def run(
+        self, work: Callable[[DataEngine, WorkStop], SqlAnswer], *, needs_datasets: bool = True
+    ) -> SqlAnswer:
         """Run `work` that waits for a statement in a thread; where this is cancelled, the statement ends."""
         stop = WorkStop()
         try:
             return await asyncio.get_running_loop().run_in_executor(
-                self._threads, lambda: work(self._made(), stop)
+                self._threads, lambda: work(self._made(needs_datasets), stop)
             )
         except asyncio.CancelledError:
             stop.stop()
@@ -80,10 +82,10 @@ class Statements:
             if self._engine is not None:
                 self._engine.close()
 
-    def _made(self) -> DataEngine:
+    def _made(self, needs_datasets: bool = True) -> DataEngine:
         with self._lock:
             settings = self._settings
-            if not settings.datasets:
+            if needs_datasets and not settings.datasets:
                 raise NotEnabled("there are no datasets: name them in [datasets] of headrace.toml")
             if self._engine is None:
                 memo = memo_file(settings.store_file)

@@ -15,9 +15,8 @@ from headrace.cli.terminal import note
 from headrace.config.settings import Settings
 from headrace.data.engine import DataEngine
 from headrace.data.job import SqlAnswer
-from headrace.data.nsql import NsqlAnswer, NsqlQuestion, answer_question
+from headrace.data.nsql import NsqlAnswer, NsqlQuestion, answer_question, columns_of
 from headrace.errors import UsageError
-from headrace.grammar.sql import quoted
 from headrace.inference.keywords import new_call, new_id
 from headrace.inference.requests import ChatRequest
 from headrace.llm import AsyncLLM
@@ -91,14 +90,10 @@ class _Engine:
         self._engine = engine
 
     async def tables(self, names: Sequence[str]) -> dict[str, list[str]]:
-        found: dict[str, list[str]] = {}
-        for dataset in self._engine.catalogue:
-            if not names or dataset.name in names:
-                answer = await self.run(f"SELECT * FROM {quoted(dataset.name)} LIMIT 0")
-                found[dataset.name] = [column.name for column in answer.columns]
-        if unknown := set(names) - found.keys():
+        known = [dataset.name for dataset in self._engine.catalogue]
+        if unknown := set(names) - set(known):
             raise UsageError(f"there is no dataset {min(unknown)!r}", param="dataset")
-        return found
+        return await columns_of(self, names or known, were_named=bool(names), warn=note)
 
     async def run(self, sql: str, *, rows: int | None = None, explain: bool = False) -> SqlAnswer:
         return await asyncio.to_thread(

@@ -17,7 +17,10 @@ from headrace.data.engine import AiWishes, DataEngine
 from headrace.data.guard import MAX_STATEMENT
 from headrace.data.job import CallCost, Format, SqlAnswer
 from headrace.data.local_models import LocalModels
+from headrace.data.task_history import mentions_history
 from headrace.errors import UsageError
+from headrace.storage.database import Database
+from headrace.storage.request_log import HISTORY_BYTES, LoggedRequest, LogPart, newest_of_log
 
 HELP = """Run one SELECT over the datasets of headrace.toml: files, databases, tables on the web.
 
@@ -34,6 +37,7 @@ Examples:
   headrace sql -c "SELECT city, count(*) FROM people GROUP BY city"
   headrace sql report.sql --format csv > report.csv
   headrace sql --explain -c "SELECT * FROM orders WHERE id = 7"
+  headrace sql -c "SELECT task, sum(execution_duration_ms) FROM headrace.task_history GROUP BY task"
   headrace sql -c "SELECT body FROM mails WHERE ai_filter('Is this a complaint?', body) LIMIT 10"
 """
 
@@ -56,7 +60,7 @@ _WRITTEN: dict[SqlFormat, Format] = {
 _LONGEST = 60  # characters of a cell in a table
 
 
-@takes_settings("datasets", "sql", "cache_dir", "node_usd_per_hour")
+@takes_settings("datasets", "sql", "cache_dir", "store", "node_usd_per_hour")
 def command(
     file: Annotated[Path | None, typer.Argument(metavar="FILE", help="File with the statement.")] = None,
     statement: Annotated[str | None, typer.Option("-c", metavar="SQL", help="The statement.")] = None,
@@ -84,6 +88,7 @@ def command(
     sql = _statement(file, statement)
     if form is SqlFormat.ARROW and sys.stdout.isatty():
         raise UsageError("--format arrow is binary: send it into a file or a program", param="format")
+    history = _history(settings) if role is None and mentions_history(sql) else None
     engine = DataEngine(settings.datasets, settings.sql, settings.cache_folder)
     models = LocalModels(default=model, loading=_loading)
     try:
@@ -94,6 +99,7 @@ def command(
             ruled=role is not None,
             explain=explain,
             models=models,
+            history=history,
             wishes=AiWishes(
                 max_tokens=max_tokens,
                 max_ai_rows=max_ai_rows,
@@ -115,6 +121,20 @@ def command(
         sys.stdout.flush()
         sys.stdout.buffer.write(answer.body + (b"\n" if form is SqlFormat.JSON else b""))
         sys.stdout.buffer.flush()
+
+
+def _history(settings: Settings) -> list[LoggedRequest]:
+    """The requests in the store of a server, which may run."""
+    database = Database(settings.store_file)
+    try:
+        found = newest_of_log(database, None, HISTORY_BYTES) if database.exists else LogPart([], 0)
+    finally:
+        database.close()
+    if not found.lines:
+        note(f"{settings.store_file} has no requests: start the server with --log-requests")
+    if found.left_out:
+        note(f"the oldest {found.left_out:,} requests are left out")
+    return found.lines
 
 
 def _statement(file: Path | None, statement: str | None) -> str:

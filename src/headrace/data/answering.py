@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import concurrent.futures
 import time
-from collections.abc import Coroutine, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Coroutine, Generator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -27,6 +27,7 @@ from headrace.data.questions import (
     encode_answer,
 )
 from headrace.errors import DeadlineExceeded, InvalidRequest
+from headrace.inference.call_context import CallContext
 from headrace.isolation.child import WorkFailed, WorkStop
 from headrace.storage.sql_memo import SqlMemo
 
@@ -58,9 +59,11 @@ class Answering:
         speeds: Speeds,
         *,
         explain: bool = False,
+        call: CallContext | None = None,
     ) -> None:
+        """With `call`, whose statement it is, batches of requests are its stages."""
         self._models, self._memo, self._budget, self._stop = models, memo, budget, stop
-        self._speeds, self.explains = speeds, explain
+        self._speeds, self.explains, self._call = speeds, explain, call
         self.usage = ModelUsage()
         self.work: StatementWork | None = None
         self._calls: list[_Call] = []
@@ -171,6 +174,13 @@ class Answering:
         self.usage.computed += len(costs)
         before, began_s = self.usage.prompt_tokens + self.usage.output_tokens, time.monotonic()
         rows = list(costs)
+        with self._stage(call, len(rows)):
+            await self._portions(call, rows, began_s)
+        tokens = self.usage.prompt_tokens + self.usage.output_tokens - before
+        speed.add(tokens, time.monotonic() - began_s)
+
+    async def _portions(self, call: _Call, rows: Sequence[Arguments], began_s: float) -> None:
+        assert self.work is not None
         keeper = Keeper(call.memo)
         try:
             async with aclosing(call.operator.compute(self.work, rows)) as portions:
@@ -179,8 +189,27 @@ class Answering:
                     self._budget.check_spent(time.monotonic() - began_s)
         finally:
             await keeper.close()
-        tokens = self.usage.prompt_tokens + self.usage.output_tokens - before
-        speed.add(tokens, time.monotonic() - began_s)
+
+    @contextmanager
+    def _stage(self, call: _Call, rows: int) -> Generator[None]:
+        """Note a batch with its requests and tokens as a part of the statement's call."""
+        assert self.work is not None
+        if self._call is None:
+            yield
+            return
+        prompt, output = self.usage.prompt_tokens, self.usage.output_tokens
+        name = f"{call.operator.site.function}()"
+        with self._call.part(name, model=call.operator.model or "", rows=rows) as (own, note):
+            self.work.batch, self.work.requests = own, 0
+            try:
+                yield
+            finally:
+                self.work.batch = None
+                note.detail |= {
+                    "requests": self.work.requests,
+                    "prompt_tokens": self.usage.prompt_tokens - prompt,
+                    "output_tokens": self.usage.output_tokens - output,
+                }
 
     async def _estimate(self, call: _Call, asked: Compute, rows: int, missing: Sequence[Arguments]) -> None:
         """Count what rows would take."""

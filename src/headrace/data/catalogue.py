@@ -71,21 +71,36 @@ class Catalogue:
         rules = (dataset.settings.where, dataset.settings.columns)
         return all(not rule or role in rule or ANYBODY in rule for rule in rules)
 
-    def views(self, role: str | None, *, ruled: bool = True) -> tuple[tuple[View, ...], set[str]]:
-        """What a role reads, and every secret in it. Without `ruled` all of it, as its owner does."""
+    def views(
+        self, role: str | None, sql: str | None = None, *, ruled: bool = True
+    ) -> tuple[tuple[View, ...], set[str]]:
+        """What a role reads, and every secret in it. Without `ruled` all of it, as its owner does. Secrets
+        are read only of datasets whose names `sql` has."""
         views: list[View] = []
         secrets: set[str] = set()
         for dataset in self:
             if not ruled or self.visible(dataset, role):
-                view, found = self.view(dataset, role if ruled else None, ruled=ruled)
+                view, found = self.view(
+                    dataset,
+                    role if ruled else None,
+                    ruled=ruled,
+                    opened=sql is None or names(sql, dataset.name),
+                )
                 views.append(view)
                 secrets |= found
         return tuple(views), secrets
 
     def view(
-        self, dataset: Dataset, role: str | None, *, ruled: bool = True, original: bool = False
+        self,
+        dataset: Dataset,
+        role: str | None,
+        *,
+        ruled: bool = True,
+        original: bool = False,
+        opened: bool = True,
     ) -> tuple[View, set[str]]:
-        """What a role sees of a dataset, from its copy unless `original`, and the secrets in that."""
+        """What a role sees of a dataset, from its copy unless `original`, and the secrets in that; without
+        `opened` it has none and cannot be read."""
         columns = where = None
         if ruled:
             columns = _rule(dataset.settings.columns, role)
@@ -95,9 +110,12 @@ class Catalogue:
         if dataset.copy is not None and not original:
             return View(dataset.name, _copied(dataset), shown, condition), set()
         secret = None
-        if dataset.settings.secret is not None:
+        if dataset.settings.secret is not None and not opened:
+            secret = "x"
+        elif dataset.settings.secret is not None:
             secret = secret_of(dataset.settings.secret, f"datasets.{dataset.name}.secret", self._key_of)
-        return View(dataset.name, self._source(dataset, secret), shown, condition), _parts_of(secret)
+        source = self._source(dataset, secret)
+        return View(dataset.name, source, shown, condition), _parts_of(secret) | _signature_of(dataset)
 
     def _source(self, dataset: Dataset, secret: str | None) -> Source:
         return dataset.connector.connect(Opened(dataset.name, dataset.settings, dataset.location, secret))
@@ -137,6 +155,17 @@ def _parts_of(secret: str | None) -> set[str]:
     if "://" in secret and (password := urlsplit(secret).password):
         found |= {password, unquote(password)}
     return found
+
+
+def names(sql: str, dataset: str) -> bool:
+    """Whether a statement may name a dataset: what does not have its name does not."""
+    return dataset.lower() in sql.lower()
+
+
+def _signature_of(dataset: Dataset) -> set[str]:
+    """What stands behind the ? of a web address: often what gives access to it."""
+    signature = dataset.location.partition("?")[2]
+    return {signature} if dataset.kind in ("http", "https") and signature else set()
 
 
 def _avro_first(entry: tuple[str, object]) -> tuple[bool, str]:

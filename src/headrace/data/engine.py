@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import msgspec
@@ -19,15 +20,20 @@ from headrace.data.answering import Answering
 from headrace.data.catalogue import Catalogue
 from headrace.data.extensions import check_engine
 from headrace.data.guard import StatementRefused
-from headrace.data.job import AiUsage, Format, Job, Query, Reply, SqlAnswer, decode_reply, encode_job
+from headrace.data.job import AiUsage, Format, Job, Phase, Query, Reply, SqlAnswer, decode_reply, encode_job
 from headrace.data.limits import AiBudget, AiLimits, Speeds, SqlLimit
 from headrace.data.model_work import Models
-from headrace.errors import HeadraceError, InvalidRequest, Overloaded
+from headrace.errors import HeadraceError, InvalidRequest, Overloaded, UsageError
+from headrace.inference.call_context import CallContext, StageNote
 from headrace.isolation.child import IsolatedProcess, LimitExceeded, WorkFailed, WorkLost, WorkStop
 from headrace.isolation.limits import ProcessLimits
+from headrace.storage.request_log import LoggedRequest
 from headrace.storage.sql_memo import SqlMemo, memo_file
+from headrace.telemetry.explain import Stage
 
 Parameter = str | int | float | bool | None
+SQL = "sql"
+"""The name of the stage that a statement is."""
 GRACE_S = 10.0
 """After the worker's own limit, until it is given up."""
 
@@ -120,17 +126,23 @@ class DataEngine:
         stop: WorkStop | None = None,
         models: Models | None = None,
         wishes: AiWishes = NO_WISHES,
+        call: CallContext | None = None,
+        history: Sequence[LoggedRequest] | None = None,
     ) -> SqlAnswer:
         """The rows of a SELECT, or its plan with `explain`. `key` is the name of the API key, whose limits
         and role hold, unless `role` is given; without `ruled` all rows and columns are seen. `rows` lowers
         the limit of rows, `stop` ends the statement. `models` answer functions such as ai(), within `wishes`.
+        The statement is a stage of `call`. It may read `history` as headrace.task_history.
 
         Raises StatementRefused, SqlFailed, SqlLimit, SourceDown or Overloaded.
         """
         limits = self.limits.of(key)
-        with self._place(key, limits):
-            views, secrets = self.catalogue.views(role or limits.role, ruled=ruled)
-            self.copies.make(views)
+        with _stage(call, sql) as note, self._place(key, limits):
+            try:
+                views, secrets = self.catalogue.views(role or limits.role, sql, ruled=ruled)
+            except UsageError as error:  # a secret is not there
+                raise SourceDown(error.message) from None
+            self.copies.make(views, sql)
             if explain and any(view.where is not None or view.columns is not None for view in views):
                 raise InvalidRequest("a plan would tell the rules of datasets: this key has such rules")
             most = limits.rows if rows is None else min(rows, limits.rows)
@@ -146,13 +158,14 @@ class DataEngine:
                 explain=explain,
                 models=models is not None,
                 planned=wishes.planned,
+                history=None if history is None else tuple(history),
             )
             if models is None:
-                return self._run(query, secrets, stop)
+                return _noted(call, note, self._run(query, secrets, stop))
             stop = stop or WorkStop()
             budget = AiBudget(wishes.within(limits))
-            answering = Answering(models, self.memo, budget, stop, self._speeds, explain=explain)
-            answer = self._run(query, secrets, stop, answering)
+            answering = Answering(models, self.memo, budget, stop, self._speeds, explain=explain, call=call)
+            answer = _noted(call, note, self._run(query, secrets, stop, answering))
             return answer if answering.work is None else _with_usage(answer, answering)
 
     def close(self) -> None:
@@ -180,7 +193,7 @@ class DataEngine:
         answering: Answering | None = None,
     ) -> SqlAnswer:
         limits = ProcessLimits(job.seconds * 2 + 1, job.memory)  # the time on the clock comes first
-        answer = None if answering is None else answering.answer
+        answer, began_s = None if answering is None else answering.answer, time.monotonic()
         try:
             got = self._process.call(
                 encode_job(job), limits, wait_s=job.seconds + GRACE_S, stop=stop, answer=answer
@@ -193,7 +206,10 @@ class DataEngine:
             raise SqlFailed("the statement ended the process of the engine: simplify it") from None
         reply = decode_reply(got)
         if isinstance(reply, SqlAnswer):
-            return reply
+            started_s = reply.phases[0].start_s if reply.phases else began_s
+            return replace(reply, phases=(Phase("start process", began_s, started_s), *reply.phases))
+        if isinstance(job, Query) and reply.dataset in self.copies.errors:
+            raise SourceDown(self.copies.errors[reply.dataset])  # why its copy is not there
         raise _error(reply, secrets)
 
     @contextmanager
@@ -211,6 +227,21 @@ class DataEngine:
             with self._lock:
                 self._running[key] -= 1
             self._close_retired()
+
+
+@contextmanager
+def _stage(call: CallContext | None, sql: str) -> Generator[StageNote]:
+    with nullcontext(StageNote({})) if call is None else call.stage(SQL) as note:
+        note.input = sql
+        yield note
+
+
+def _noted(call: CallContext | None, note: StageNote, answer: SqlAnswer) -> SqlAnswer:
+    if call is not None:
+        for one in answer.phases:
+            call.add_stage(Stage(one.name, one.start_s - call.arrival_s, one.end_s - call.arrival_s))
+    note.detail |= {"rows": answer.rows, "bytes": len(answer.body), "datasets": ", ".join(answer.datasets)}
+    return answer
 
 
 def _with_usage(answer: SqlAnswer, answering: Answering) -> SqlAnswer:

@@ -86,7 +86,12 @@ def walk_tree(
     serialized: str, datasets: Mapping[str, str], used: set[str], more: Collection[str] = ()
 ) -> None:
     """Check one serialized statement and add the datasets it reads to `used`."""
-    tree: Node = msgspec.json.decode(serialized)
+    try:
+        tree: Node = msgspec.json.decode(serialized)
+    except msgspec.DecodeError:  # DuckDB writes a number such as 1e400 as Infinity
+        raise StatementRefused(
+            "a number in the statement is too large: write 'infinity'::DOUBLE where that is meant"
+        ) from None
     if tree.get("error"):
         raise _unparsed(tree)
     statements = tree["statements"]
@@ -164,14 +169,16 @@ class _Walk:
 
     def _table(self, node: Node, scope: frozenset[str]) -> None:
         name, known = node["table_name"], node["table_name"].lower()
-        if node["schema_name"] or node["catalog_name"]:
+        if node["schema_name"] and not node["catalog_name"]:
+            known = qualified_name(node["schema_name"].lower(), known)
+        if node["catalog_name"] or (node["schema_name"] and known not in self._datasets):
             whole = ".".join(part for part in (node["catalog_name"], node["schema_name"], name) if part)
             raise StatementRefused(
                 f"no dataset is named {whole!r}: a dataset's name has one part{_place(node)}"
             )
         if node.get("at_clause"):
             raise StatementRefused(f"{name!r} cannot be read AT a version or time{_place(node)}")
-        if known in scope:
+        if known in scope:  # whose names have one part
             return
         if known not in self._datasets:
             near = suggestion(known, list(self._datasets))
@@ -197,6 +204,11 @@ def functions() -> frozenset[str]:
     return frozenset(
         word for line in listed.splitlines() if not line.startswith("#") for word in line.split()
     )
+
+
+def qualified_name(schema: str, table: str) -> str:
+    """The name of a relation of this server's own among those of datasets, which have one part and no NUL."""
+    return f"{schema}\0{table}"
 
 
 def reserved(name: str) -> bool:

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from headrace.data.source import Source
+from headrace.storage.request_log import LoggedRequest
 
 Format = Literal["json", "csv", "arrow"]
 Problem = Literal["refused", "failed", "source", "limit"]
@@ -26,7 +27,8 @@ class View(Struct, frozen=True):
 class Query(Struct, frozen=True, kw_only=True, tag="query"):
     """A statement over views. `parameters` stand for ? or $1; `seconds` is the time on the clock.
     `explain` answers with the plan instead. With `models` the statement may call functions that models
-    answer; with `planned` they get their rows before it runs, as far as a plan can be made."""
+    answer; with `planned` they get their rows before it runs, as far as a plan can be made. With `history`
+    it may read these requests as headrace.task_history."""
 
     sql: str
     views: tuple[View, ...]
@@ -39,6 +41,7 @@ class Query(Struct, frozen=True, kw_only=True, tag="query"):
     explain: bool = False
     models: bool = False
     planned: bool = True
+    history: tuple[LoggedRequest, ...] | None = None
 
 
 class Copy(Struct, frozen=True, kw_only=True, tag="copy"):
@@ -89,9 +92,17 @@ class CallCost(Struct, frozen=True, kw_only=True):
     usd: float | None = None
 
 
+class Phase(Struct, frozen=True, array_like=True):
+    """What the process of a statement did, in seconds of the monotonic clock, which all processes share."""
+
+    name: str
+    start_s: float
+    end_s: float
+
+
 class SqlAnswer(Struct, frozen=True, tag="answer"):
     """The rows of a statement in the format asked for. `warnings` and `usage` are of functions that models
-    answer, `costs` with a plan what they will take."""
+    answer, `costs` with a plan what they will take, `phases` are those of its process."""
 
     columns: tuple[Column, ...]
     rows: int
@@ -100,6 +111,7 @@ class SqlAnswer(Struct, frozen=True, tag="answer"):
     warnings: tuple[str, ...] = ()
     usage: AiUsage | None = None
     costs: tuple[CallCost, ...] = ()
+    phases: tuple[Phase, ...] = ()
 
 
 class SqlFailure(Struct, frozen=True, tag="failure"):

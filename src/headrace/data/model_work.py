@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import hashlib
+import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
 from contextlib import aclosing
@@ -16,9 +17,10 @@ from msgspec import Struct
 from headrace.engine.turns import BATCH_PRIORITY
 from headrace.errors import HeadraceError, Overloaded
 from headrace.inference.accounts import Account
-from headrace.inference.call_context import CallContext, new_request_id
+from headrace.inference.call_context import CallContext, StageNote, new_request_id
 from headrace.inference.local_handler import fingerprint_of
 from headrace.inference.model_runner import ModelRunner
+from headrace.telemetry.trace_context import child_of
 
 if TYPE_CHECKING:
     from headrace.engine.client import LoadedModel
@@ -27,6 +29,7 @@ T = TypeVar("T")
 S = TypeVar("S")
 LONGEST_PAUSE_S = 5.0
 MAX_PAUSES = 100
+MAX_SHOWN = 8
 
 
 class Models(Protocol):
@@ -68,16 +71,26 @@ class StatementWork:
         self._account = models.account.for_background()
         self.usage = usage
         self.warnings: dict[str, None] = {}
+        self.batch: CallContext | None = None
+        """What requests are parts of; of the first MAX_SHOWN their own parts are kept."""
+        self.requests = 0
+        """Of the batch, those that have been computed."""
 
     def call(self) -> CallContext:
         """The call of one request: it yields to all others."""
-        return CallContext(request_id=new_request_id(), account=self._account, background=True)
+        trace = None if self.batch is None else child_of(self.batch.trace)
+        return CallContext(request_id=new_request_id(), account=self._account, background=True, _trace=trace)
 
     def ended(self, call: CallContext) -> None:
         """Count what a request took, and keep what it warns of."""
         for one in call.usages:
             self.usage.prompt_tokens += one.prompt_tokens
             self.usage.output_tokens += one.completion_tokens
+        if call.usages and (batch := self.batch) is not None:
+            self.requests += 1
+            if self.requests <= MAX_SHOWN:
+                start_s, now_s = call.arrival_s - batch.arrival_s, time.monotonic() - batch.arrival_s
+                batch.add_stage(StageNote({}, call).stage("request", start_s, now_s, batch.arrival_s))
         self.warnings |= dict.fromkeys(warning.message for warning in call.warnings)
 
     async def asked(self, work: Callable[[CallContext], Coroutine[Any, Any, T]]) -> T:

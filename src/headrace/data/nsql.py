@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from headrace.chat.messages import Message
-from headrace.data.engine import SqlFailed
+from headrace.data.engine import SourceDown, SqlFailed
 from headrace.data.guard import StatementRefused
 from headrace.data.job import SqlAnswer
 from headrace.errors import InvalidRequest
@@ -110,6 +110,29 @@ async def answer_question(
     raise NsqlFailed(
         f"no statement could be run; the last was {attempts[-1].sql[:200]}: {attempts[-1].error}"
     )
+
+
+async def columns_of(
+    statements: Statements, names: Sequence[str], *, were_named: bool, warn: Callable[[str], object]
+) -> dict[str, list[str]]:
+    """The columns of datasets. One that cannot be opened is left out with a warning, where it was not
+    `were_named` and others can be."""
+    found: dict[str, list[str]] = {}
+    down: list[SourceDown] = []
+    for name in names:
+        try:
+            answer = await statements.run(f"SELECT * FROM {quoted(name)} LIMIT 0")
+        except SourceDown as error:
+            if were_named:
+                raise
+            down.append(error)
+        else:
+            found[name] = [column.name for column in answer.columns]
+    if down and not found:
+        raise down[0]
+    for error in down:
+        warn(f"{error.message}; it was left out")
+    return found
 
 
 def prompt_of(text: str, tables: Mapping[str, Sequence[str]]) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from headrace.data.job import Format
 
@@ -47,7 +48,7 @@ class Output:
         if self._kind == "arrow":
             self._writer.write_batch(batch)
         elif self._kind == "csv":
-            columns = [column.to_pylist() for column in batch.columns]
+            columns = [_values(column) for column in batch.columns]
             self._writer.writerows([_cell(value) for value in row] for row in zip(*columns, strict=True))
             self._drain()
         else:
@@ -73,11 +74,39 @@ class Output:
         self._text.truncate()
 
     def _json(self, batch: Any) -> None:
-        columns = [column.to_pylist() for column in batch.columns]
+        columns = [_values(column) for column in batch.columns]
         for row in zip(*columns, strict=True):
             if self._buffer.tell() > 1:
                 self._buffer.write(b",")
             self._buffer.write(_ENCODER.encode(dict(zip(self._names, row, strict=True))))
+
+
+def _values(column: Any) -> list[Any]:
+    """The values of a column of Arrow."""
+    try:
+        return column.to_pylist()
+    except (ValueError, OverflowError):  # a date that Python does not know
+        return [_value(one) for one in column]
+
+
+def _value(scalar: Any) -> Any:
+    """A value; a date or time outside the years 1 to 9999 as ISO 8601 has it, or as infinity."""
+    try:
+        return scalar.as_py()
+    except (ValueError, OverflowError):
+        kind = str(scalar.type)
+        if not kind.startswith(("date32", "timestamp")):
+            raise ValueError(
+                f"a value of type {kind} has a date outside the years 1 to 9999, which cannot be written "
+                "as JSON or CSV there: CAST it to VARCHAR"
+            ) from None
+    number, infinite = scalar.value, 2**31 - 1 if kind.startswith("date32") else 2**63 - 1
+    if abs(number) == infinite:
+        return "infinity" if number > 0 else "-infinity"
+    text = str(np.datetime64(number, "D" if kind.startswith("date32") else scalar.type.unit))
+    year, rest = text[1:].split("-", 1) if number < 0 and text[0] == "-" else ("", text)
+    text = f"-{int(year):04}-{rest}" if year else text
+    return text + "Z" if "tz=" in kind else text
 
 
 def unique_names(names: Sequence[str]) -> list[str]:

@@ -72,10 +72,17 @@ def literal(text: str) -> str:
 
 def qualified(location: str, where: str) -> str:
     """`schema.table` or `table`, quoted. Parts may be written in double quotes."""
+    return ".".join(map(quoted, name_parts(location, where)))
+
+
+def name_parts(location: str, where: str) -> list[str]:
+    """The schema, if one is named, and the table of such a location."""
     parts = re.findall(r'\s*("(?:[^"]|"")+"|[^".]+)\s*(?:\.|$)', location)
     if not parts or len(parts) > 2 or '"' in re.sub(r'"(?:[^"]|"")+"', "", location):
         raise UsageError(f"{where}.from names {location!r}: write TABLE or SCHEMA.TABLE")
-    return ".".join(part if part.startswith('"') else quoted(part.strip()) for part in parts)
+    return [
+        part[1:-1].replace('""', '"') if part.startswith('"') else part.strip() for part in map(str, parts)
+    ]
 
 
 def split_table(opened: Opened) -> tuple[str, str]:

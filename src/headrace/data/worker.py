@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import importlib
 import signal
-from contextlib import suppress
+import time
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -17,11 +19,12 @@ from headrace.data.ai_calls import DuckDialect, FoundCall, find_calls, has_calls
 from headrace.data.ai_values import Answers, register
 from headrace.data.function_names import FUNCTIONS
 from headrace.data.guard import Checked, Node, StatementRefused, check, walk_tree
-from headrace.data.job import Column, Copy, Query, Reply, SqlAnswer, SqlFailure, View, decode_job
+from headrace.data.job import Column, Copy, Phase, Query, Reply, SqlAnswer, SqlFailure, View, decode_job
 from headrace.data.look_ahead import look_ahead
 from headrace.data.output import Output, TooMuch
 from headrace.data.plan import NO_PLAN, Plan, plan
 from headrace.data.source import literal, quoted
+from headrace.data.task_history import NAMES, open_history
 from headrace.isolation.fork_server import Ask, serve
 
 Connection = Any
@@ -29,6 +32,8 @@ Connection = Any
 
 THREADS = 2
 BATCH_ROWS = 8192
+_UNWRITABLE = (ValueError, TypeError, OSError, NotImplementedError)
+"""Of Arrow, for values that it or the form of the reply does not know."""
 
 
 class SourceFailed(Exception):
@@ -80,7 +85,7 @@ class Worker:
             raise
         except self._duckdb.OutOfMemoryException:
             raise MemoryError from None
-        except self._duckdb.Error as error:
+        except (self._duckdb.Error, *_UNWRITABLE) as error:
             return SqlFailure("failed", _plain(error))
 
     def _limit(self, memory: int) -> None:
@@ -113,25 +118,44 @@ class _Run:
         self._connection, self._job, self._ask = connection, job, ask
         self._dialect = DuckDialect(self._serialize, self._deserialize)
         self._error: type[Exception] = importlib.import_module("duckdb").Error
+        self._phases: list[Phase] = []
 
     def answer(self) -> SqlAnswer:
         job, connection = self._job, self._connection
         views = {view.name.lower(): view for view in job.views}
-        checked = self._check({known: view.name for known, view in views.items()})
-        for name in checked.datasets:
-            open_view(connection, views[name])
-        self._lock([views[name] for name in checked.datasets])
-        names = tuple(views[name].name for name in checked.datasets)
+        with self._phase("check statement"):
+            checked = self._check(self._known(views))
+        with self._phase("open datasets"):
+            opened = [views[name] for name in checked.datasets if name in views]
+            for view in opened:
+                open_view(connection, view)
+            if len(opened) < len(checked.datasets):
+                open_history(connection, job.history or ())
+            self._lock(opened)
+        names = tuple(self._known(views)[name] for name in checked.datasets)
         text, parameters = checked.text, list(job.parameters)
         tree, answers = self._dialect.tree(text), None
         if has_calls(tree):
-            answers = self._with_models(tree, {known: view.name for known, view in views.items()})
+            with self._phase("plan calls"):
+                answers = self._with_models(tree, self._known(views))
             text, parameters = self._dialect.text(tree), []
-        columns, output = self._executed(f"EXPLAIN {text}" if job.explain else text, parameters)
+        with self._phase("execute"):
+            columns, output = self._executed(f"EXPLAIN {text}" if job.explain else text, parameters)
         if answers is not None and answers.has_guessed and output.rows < self._most_rows(tree):
             answers.assume_nothing()
             columns, output = self._executed(text, parameters)
-        return SqlAnswer(columns, output.rows, output.close(), names)
+        return SqlAnswer(columns, output.rows, output.close(), names, phases=tuple(self._phases))
+
+    def _known(self, views: dict[str, View]) -> dict[str, str]:
+        """The names that a statement may read."""
+        found = {known: view.name for known, view in views.items()}
+        return found if self._job.history is None else {**found, **NAMES}
+
+    @contextmanager
+    def _phase(self, name: str) -> Generator[None]:
+        start_s = time.monotonic()
+        yield
+        self._phases.append(Phase(name, start_s, time.monotonic()))
 
     def _executed(self, text: str, parameters: list[Any]) -> tuple[tuple[Column, ...], Output]:
         self._connection.execute(text, parameters or None)
@@ -223,7 +247,7 @@ def open_view(connection: Connection, view: View) -> None:
     except MemoryError:
         raise
     except Exception as error:  # duckdb's, pyarrow's or the file system's
-        message = _plain(error)
+        message = _plain(error).partition("\n\nLINE ")[0]  # a statement of ours, with addresses in it
         if view.where is not None or view.columns is not None:
             message = message.partition("\n")[0].partition("Candidate")[0]
         raise SourceFailed(view.name, message) from None

@@ -76,7 +76,7 @@ def _check_kind(request: EngineRequest, embedding_size: int) -> None:
     wanted = None if request.embed is None else request.embed.dimensions
     if wanted is not None and not 1 <= wanted <= embedding_size:
         raise InvalidRequest(
-            f"dimensions is {wanted:,}, it this model's vectors have {embedding_size:,} numbers: ask for 1 to"
+            f"dimensions is {wanted:,}, this model's vectors have {embedding_size:,} numbers: ask for 1 to"
             f" {embedding_size:,}",
             param="dimensions",
         )

@@ -68,6 +68,7 @@ class Lowering:
             "linear": self._fused_linear,
             "fused_linear": self._fused_linear,
             "head_linear": self._head_linear,
+            "max_linear": self._max_linear,
             "rope": self._rope,
             "rope_kv_write": self._rope_kv_write,
             "attend": self._attend,
@@ -174,6 +175,11 @@ class Lowering:
         assert x is not None and weight is not None
         heads = int(x.shape[1]) // int(weight.shape[1])
         self._emit("head_linear", [x], product.outputs, matrices=[weight], ints=[heads])
+
+    def _max_linear(self, instruction: Instruction) -> None:
+        x, weight, bias = instruction.expand()[0].inputs
+        assert weight is not None
+        self._emit("max_linear", [x], instruction.outputs, matrices=[weight], constants=[bias])
 
     def _rope(self, rope: Instruction) -> None:
         x, _, frequencies = rope.inputs

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -21,7 +22,11 @@ from headrace.providers.failure import AttemptFailed, Failure
 from headrace.providers.remote_attempt import RemoteAttempt, prompt_tokens
 from headrace.providers.remote_embedding import RemoteEmbedding
 from headrace.providers.usage import ReportedUsage
+from headrace.telemetry.explain import Stage
+from headrace.telemetry.trace_context import child_of
 
+ATTEMPT = "attempt"
+"""The name of the stage that an attempt is."""
 PATIENCE_S = 30.0
 """A target that does not keep a shorter deadline of a request has not failed."""
 
@@ -49,6 +54,7 @@ class AttemptRun:
         self._hold: Hold | None = None
         self._spend: SpendRecorder | None = None
         self._start_s, self._start_unix_s = time.monotonic(), time.time()
+        self._trace = child_of(call.trace) if state.remote is not None else call.trace
         self._first_s: float | None = None
         self._usage = ReportedUsage()
         self._failure: Failure | None = None
@@ -72,7 +78,9 @@ class AttemptRun:
             if state.remote is None:
                 self._batches = self._local_batches(local)
             else:
-                self._remote = state.remote.attempt(self._request, self._call, deadline_s=deadline_s)
+                self._remote = state.remote.attempt(
+                    self._request, self._call, deadline_s=deadline_s, trace=self._trace
+                )
                 self._batches = self._remote.batches()
             self.first = await anext(self._batches)
             self._first_s = time.monotonic() - self._start_s
@@ -195,6 +203,30 @@ class AttemptRun:
             plausible=None if self._remote is None else self._remote.plausible,
         )
         self.cost_nano_usd = await self._spend.settle(hold, attempt)
+        self._note(attempt, time.monotonic() - self._call.arrival_s)
+
+    def _note(self, attempt: Attempt, ended_s: float) -> None:
+        """The attempt as a part of its call. What a model of this machine did for it lies within its time."""
+        is_remote, tokens = self.state.remote is not None, attempt.tokens
+        detail: dict[str, Any] = {
+            "target": attempt.target,
+            "provider": attempt.provider,
+            "model": attempt.provider_model,
+            "attempt": attempt.number,
+            "kind": attempt.kind,
+            "outcome": attempt.outcome,
+            "usd": None if self.cost_nano_usd is None else self.cost_nano_usd / 1e9,
+        }
+        if tokens is not None:
+            detail |= {"prompt_tokens": tokens.input + tokens.cache_read, "output_tokens": tokens.output}
+        self._call.add_stage(
+            Stage(
+                *(ATTEMPT, self._start_s - self._call.arrival_s, ended_s, detail),
+                is_whole=is_remote,
+                span_id=self._trace.span_id if is_remote else "",
+                error="" if attempt.outcome == "ok" else attempt.outcome,
+            )
+        )
 
     @property
     def fingerprint(self) -> str | None:

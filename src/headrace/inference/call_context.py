@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 import uuid
 from collections.abc import Callable, Generator
@@ -23,8 +24,43 @@ if TYPE_CHECKING:
 
 MAX_STAGES = 64
 """Of a call that does not ask to be explained."""
+MAX_CONTENT = 4096
+"""Characters that are kept of what went into a stage, and of what came out."""
 HOPS = "x-headrace-hops"
 """The header with the servers that a request has passed, by which loops are found."""
+
+
+@dataclass(slots=True, eq=False)
+class StageNote:
+    """What is known of a stage at its end. `own` is the call that it was. See `Stage`."""
+
+    detail: dict[str, object]
+    own: CallContext | None = None
+    error: str = ""
+    input: str = ""
+    output: str = ""
+    span_id: str = ""
+    keeps_content: bool = False
+
+    def stage(self, name: str, start_s: float, end_s: float, arrival_s: float) -> Stage:
+        """The stage of a call that arrived at `arrival_s` on the monotonic clock."""
+        content, own = ("", ""), self.own
+        if self.keeps_content:
+            content = self.input[:MAX_CONTENT], self.output[:MAX_CONTENT]
+        if own is None:
+            return Stage(
+                *(name, start_s, end_s, self.detail),
+                span_id=self.span_id,
+                error=self.error,
+                content=content,
+            )
+        return Stage(
+            *(name, start_s, end_s, self.detail, own.stages, own.traces, own.arrival_s - arrival_s),
+            is_whole=True,
+            span_id=own.trace.span_id,
+            error=self.error,
+            content=content,
+        )
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -40,7 +76,8 @@ class CallContext:
     `attempts` counts those that were made for it, `spent_nano_usd` is what attempts cost whose answers were
     not taken, and `routed` are the targets in the order in which a route tries them, each with the reason of
     its place. Handlers add `stages`, and `traces` of engines; of a call that asks to be explained (`explain`)
-    all of them. `params` and `finish_reasons` are those of a local model.
+    all of them; with `keeps_content` these have what went in and came out. `params` and `finish_reasons` are
+    those of a local model.
     """
 
     request_id: str
@@ -63,6 +100,7 @@ class CallContext:
     reply_headers: dict[str, str] = field(default_factory=dict[str, str])
     hops: tuple[str, ...] = ()
     explain: bool = False
+    keeps_content: bool = False
     params: SamplingParams | None = None
     finish_reasons: list[str] = field(default_factory=list[str])
     stages: list[Stage] = field(default_factory=list[Stage])
@@ -98,6 +136,34 @@ class CallContext:
     def trace(self, trace: TraceContext) -> None:
         self._trace = trace
 
+    @contextmanager
+    def part(self, name: str, **detail: object) -> Generator[tuple[CallContext, StageNote]]:
+        """The context of a part that is a call of its own, and may run beside others; it counts as one stage
+        of this call. What it takes is added to this call's."""
+        own = self.beside(f"{name}-{os.urandom(4).hex()}")
+        with self.stage(name, **detail) as note:
+            note.own = own
+            yield own, note
+
+    def beside(self, name: str) -> CallContext:
+        """The context of a part whose stages are its own; what it takes is added to this call's."""
+        return CallContext(
+            request_id=f"{self.request_id}-{name}",
+            booking_id=f"{self.booking_id}-{name}",
+            account=self.account,
+            hops=self.hops,
+            background=self.background,
+            model=self.model,
+            usages=self.usages,
+            warnings=self.warnings,
+            verdicts=self.verdicts,
+            running=self.running,
+            stops=self.stops,
+            explain=self.explain,
+            keeps_content=self.keeps_content,
+            _trace=child_of(self.trace),
+        )
+
     def nested(self, name: str, *, background: bool = False) -> CallContext:
         """The context of a call that is made for this one, as a part of its trace."""
         return CallContext(
@@ -112,16 +178,25 @@ class CallContext:
         self.warnings.append(ParameterWarning(param, message))
 
     @contextmanager
-    def stage(self, name: str, **detail: object) -> Generator[None]:
-        """Times what is done within, for EXPLAIN. From any thread."""
+    def stage(self, name: str, **detail: object) -> Generator[StageNote]:
+        """Times what is done within, for EXPLAIN; more may be noted of it. From any thread."""
+        note = StageNote(detail, keeps_content=self.keeps_content)
         if len(self.stages) >= MAX_STAGES and not self.explain:
-            yield
+            yield note
             return
         start_s = time.monotonic() - self.arrival_s
         try:
-            yield
+            yield note
+        except BaseException as error:
+            note.error = note.error or str(getattr(error, "code", "") or type(error).__name__)
+            raise
         finally:
-            self.stages.append(Stage(name, start_s, time.monotonic() - self.arrival_s, detail))
+            self.stages.append(note.stage(name, start_s, time.monotonic() - self.arrival_s, self.arrival_s))
+
+    def add_stage(self, stage: Stage) -> None:
+        """Add what was timed otherwise."""
+        if len(self.stages) < MAX_STAGES or self.explain:
+            self.stages.append(stage)
 
     def when_ended(self, action: Callable[[], None]) -> None:
         """Do something when nothing is computed for this call any more."""

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from headrace.errors import ContextLengthExceeded, InvalidRequest
 from headrace.inference.call_context import CallContext
-from headrace.inference.requests import EmbeddingRequest, ExpandedTokens, Prompt, TextPair
+from headrace.inference.requests import EmbeddingRequest, ExpandedTokens, Prompt, TextPair, Truncation
 from headrace.tokenization.prompts import check_characters, prompt_ids
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def encoder_inputs(request: EmbeddingRequest, model: LoadedModel, call: CallCont
     ContextLengthExceeded for an input beyond `max_tokens` that may not be cut."""
     before = _prompt_in_front(request, model, call)
     return [
-        _fitted(_encoder_input(one, before, model), one, index, request, model, call)
+        _fitted(_encoder_input(one, before, model, f"text {index}"), one, index, request, model, call)
         for index, one in enumerate(request.inputs, request.first_input)
     ]
 
@@ -64,15 +64,15 @@ def _prompt_in_front(request: EmbeddingRequest, model: LoadedModel, call: CallCo
 
 
 def _encoder_input(
-    given: Prompt | TextPair | ExpandedTokens, before: str, model: LoadedModel
+    given: Prompt | TextPair | ExpandedTokens, before: str, model: LoadedModel, what: str
 ) -> EncoderInput:
     if isinstance(given, ExpandedTokens):
         return EncoderInput(given.ids, unseen=given.unseen)
     if not isinstance(given, TextPair):
         prompt = before + given if isinstance(given, str) else given
-        return EncoderInput(prompt_ids(prompt, model.tokenizer, model.context_length, "input"))
-    check_characters(given.first, model.context_length, "input")
-    check_characters(given.second, model.context_length, "input")
+        return EncoderInput(prompt_ids(prompt, model.tokenizer, model.context_length, "input", what))
+    check_characters(given.first, model.context_length, "input", what)
+    check_characters(given.second, model.context_length, "input", what)
     ids, start = model.tokenizer.encode_pair(given.first, given.second)
     return EncoderInput(tuple(ids), start)
 
@@ -87,27 +87,51 @@ def _fitted(
 ) -> EncoderInput:
     """An input within the limits that the request sets; the engine refuses what exceeds the context."""
     context, count = model.context_length, len(one.ids)
-    limit = min(context, request.max_tokens or context)
+    how = Truncation() if request.truncate is True else request.truncate or None
+    limit = min(context, request.max_tokens or context, _own_limit(how, context))
     if count <= limit or one.unseen:
         return one
-    if request.truncate:
-        if request.truncate_side == "left" and isinstance(given, TextPair):
+    if how is not None:
+        if how.side == "left" and isinstance(given, TextPair):
+            param = "truncation_direction" if how.param == "truncate" else "truncation_side"
             raise InvalidRequest(
-                "truncation_direction left is for single texts: of a pair the second text's end is cut",
-                param="truncation_direction",
+                f"{param} left is for single texts: of a pair the second text's end is cut", param=param
             )
-        whose = "the model's" if limit == context else "max_tokens,"
-        call.warn("truncate", f"text {index} has {count:,} tokens and was cut to {whose} {limit:,}")
-        return replace(one, ids=_cut(one.ids, limit, request.truncate_side, model))
+        whose = "the model's" if limit == context else "max_tokens," if how.limit is None else f"{how.param},"
+        call.warn(
+            how.param,
+            f"text {index} has {count:,} tokens and was cut to {whose} {limit:,}: {count - limit:,} were"
+            " left out",
+        )
+        return replace(one, ids=cut_ids(one.ids, limit, how.side, model))
+    if limit == context and len(request.inputs) == 1 and not request.first_input:
+        return one  # the engine's refusal says more, and need not say which
     if limit == context:
-        return one
+        raise ContextLengthExceeded(
+            f"text {index} has {count:,} tokens, the limit is {limit:,}: shorten it or send truncate",
+            param="input",
+            prompt_tokens=count,
+            context_length=limit,
+        )
     raise ContextLengthExceeded(
         f"text {index} has {count:,} tokens, max_tokens is {limit:,}: shorten it or send truncate",
         param="input",
     )
 
 
-def _cut(ids: tuple[int, ...], limit: int, side: str, model: LoadedModel) -> tuple[int, ...]:
+def _own_limit(how: Truncation | None, context: int) -> int:
+    """The tokens that a truncation asks for; InvalidRequest for more than the context."""
+    if how is None or how.limit is None:
+        return context
+    if how.limit > context:
+        raise InvalidRequest(
+            f"{how.param} is {how.limit:,}, the model's limit is {context:,}: send at most that, or -1",
+            param=how.param,
+        )
+    return how.limit
+
+
+def cut_ids(ids: tuple[int, ...], limit: int, side: str, model: LoadedModel) -> tuple[int, ...]:
     """`limit` of the tokens; a special token at the end, or cut at the beginning one there, stays there."""
     special = model.tokenizer.pieces.special_ids
     if side == "left":

@@ -22,7 +22,7 @@ from headrace.engine.scaling.options import Scaling, scaling_of
 from headrace.errors import ContextLengthExceeded, InvalidRequest, TemplateError
 from headrace.grammar.constraint import Constraint
 from headrace.inference.call_context import CallContext
-from headrace.inference.encoder_inputs import encoder_inputs
+from headrace.inference.encoder_inputs import cut_ids, encoder_inputs
 from headrace.inference.output_constraint import chat_constraint, own_constraint
 from headrace.inference.output_reader import OutputReader
 from headrace.inference.reasoning import check_enabled, reasoning_budget, template_variables, warn_unread
@@ -146,6 +146,7 @@ def _chat(
     with call.stage("tokenize", characters=len(prompt.text)):
         ids = literal_tokens(request, prompt, model, call) if request.literal else chat_tokens(prompt, model)
         tokens = _after(request.context, ids, tokenizer)
+    tokens = _truncated(tokens, request, model, call)
     prediction: tuple[int, ...] = ()
     if request.prediction is not None:
         check_characters(request.prediction, model.context_length, "prediction")
@@ -184,12 +185,18 @@ def _completion(request: CompletionRequest, model: LoadedModel, call: CallContex
     tokenizer = model.tokenizer
     stop_ids: tuple[int, ...] = ()
     if request.suffix:
+        if request.truncate is not None:
+            raise InvalidRequest(
+                f"{request.truncate.param} does not go with suffix: leave one out",
+                param=request.truncate.param,
+            )
         filled = [_infill(model, prompt, request.suffix) for prompt in request.prompts]
         ids, stop_ids = [infill.ids for infill in filled], tuple(filled[0].end_ids)
     else:
         ids = [
             prompt_ids(prompt, model.tokenizer, model.context_length, "prompt") for prompt in request.prompts
         ]
+    ids = [_truncated(one, request, model, call) for one in ids]
     params = _params(request, model, max(map(len, ids)))
     if stop_ids:
         params = replace(params, stop_token_ids=(*params.stop_token_ids, *stop_ids))
@@ -274,6 +281,32 @@ def _context(request: GenerationRequest, model: LoadedModel) -> int:
     return limit
 
 
+def _truncated(
+    ids: tuple[int, ...], request: GenerationRequest, model: LoadedModel, call: CallContext
+) -> tuple[int, ...]:
+    """The tokens of a prompt that are read, with a warning for those that are not."""
+    how = request.truncate
+    if how is None:
+        return ids
+    most = _context(request, model) - (with_defaults(model.defaults, request.sampling).max_tokens or 1)
+    limit = most if how.limit is None else how.limit
+    if limit > most:
+        raise InvalidRequest(
+            f"{how.param} is {limit:,}, the context less max_tokens has {most:,} tokens: send at most that",
+            param=how.param,
+        )
+    if len(ids) <= limit or limit < 1:
+        return ids
+    call.warn(
+        how.param,
+        f"the prompt has {len(ids):,} tokens and was cut to its {'last' if how.side == 'left' else 'first'}"
+        f" {limit:,}: {len(ids) - limit:,} were left out",
+    )
+    if isinstance(request, CompletionRequest):
+        return cut_ids(ids, limit, how.side, model)
+    return ids[-limit:] if how.side == "left" else ids[:limit]
+
+
 def _params(request: GenerationRequest, model: LoadedModel, prompt_tokens: int) -> SamplingParams:
     """Sampling parameters over the model's defaults, with `max_tokens` within the context where asked."""
     params = with_defaults(model.defaults, request.sampling)
@@ -322,6 +355,8 @@ def prompt_texts(
         return [model.tokenizer.decode(list(one.prompt), skip_special=False) for one in requests]
     if not isinstance(request, CompletionRequest):
         return [""] * len(requests)
+    if request.truncate is not None:
+        return [model.tokenizer.decode(list(one.prompt)) for one in requests]
     return [
         prompt if isinstance(prompt, str) else model.tokenizer.decode(list(prompt))
         for prompt in request.prompts

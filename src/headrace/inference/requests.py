@@ -86,6 +86,16 @@ class InferenceRequest(Struct, frozen=True, kw_only=True):
     route: RouteWishes | None = None
 
 
+class Truncation(Struct, frozen=True):
+    """What is too long is cut, with a warning: to `limit` tokens (None: to the model's context, for what is
+    generated less its `max_tokens`), at its end or, with `side` left, at its beginning. `param` asked for
+    it."""
+
+    limit: int | None = None
+    side: Literal["left", "right"] = "right"
+    param: str = "truncate"
+
+
 class GenerationRequest(InferenceRequest, frozen=True, kw_only=True):
     """Text is generated. `sampling` has the parameters that were given, by the names of `SamplingParams`;
     the model's defaults fill in the rest.
@@ -96,7 +106,8 @@ class GenerationRequest(InferenceRequest, frozen=True, kw_only=True):
     have no others, unless the schema says so. With `show_prompt` the text of each prompt as the model reads
     it, special tokens too, is announced. `guards` are named besides
     those that read every request. `cache` is what a response cache may do: "off" neither keeps the answer nor
-    gives a kept one; with "near" that of a similar question will do, too.
+    gives a kept one; with "near" that of a similar question will do, too. Prompts that are too long are
+    refused unless `truncate` says how they are cut.
     """
 
     sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -108,6 +119,7 @@ class GenerationRequest(InferenceRequest, frozen=True, kw_only=True):
     show_prompt: bool = False
     guards: tuple[str, ...] = ()
     cache: CacheUse = "auto"
+    truncate: Truncation | None = None
 
 
 class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
@@ -166,10 +178,9 @@ class EmbeddingRequest(InferenceRequest, frozen=True, kw_only=True):
     numbers, None for all.
 
     The model must be able to do `task`. Inputs longer than the context, or than `max_tokens`, are refused, or
-    with `truncate` cut with a warning: at their end, or of texts at the beginning (`truncate_side` left); of
-    a pair its second text. `prompt_name` is one of the model's prompts, which is put in front of texts;
-    None: that for `purpose` (a warning says where the model has none), or its default. In what is said of
-    inputs the first one has the number `first_input`.
+    with `truncate` (True: as Truncation()) cut with a warning; of a pair its second text is. `prompt_name` is
+    one of the model's prompts, which is put in front of texts; None: that for `purpose` (a warning says where
+    the model has none), or its default. In what is said of inputs the first one has the number `first_input`.
     """
 
     inputs: tuple[Prompt | TextPair | ExpandedTokens, ...]
@@ -178,6 +189,5 @@ class EmbeddingRequest(InferenceRequest, frozen=True, kw_only=True):
     purpose: InputPurpose | None = None
     task: TaskName = "embed"
     dimensions: int | None = None
-    truncate: bool = False
-    truncate_side: Literal["left", "right"] = "right"
+    truncate: bool | Truncation = False
     max_tokens: int | None = None

@@ -1,8 +1,9 @@
 """Fuse instructions for the native executor; a fused instruction is defined by its parts.
 
-Two fusions reduce a decoder layer to six native instructions:
+Two fusions reduce a decoder layer to six native instructions, and one saves memory in the head of SPLADE:
 - fused_linear: [rms_norm] + linears that share its output + [gated_act | residual add];
-- rope_kv_write: [head norms] + rope of q and k + kv_write.
+- rope_kv_write: [head norms] + rope of q and k + kv_write;
+- max_linear: linear + pooling of the maximum, without the product of all rows.
 Pure parts may move up to the position of the first part, but never across an effect.
 """
 
@@ -19,7 +20,7 @@ MAX_LINEARS = 4  # weights per fused_linear (kMaxLinears in native/kernels/argum
 
 def fuse(program: Program) -> Program:
     """The same program with fused instructions, verified after each pass."""
-    return verify(_fuse_rope_kv_write(verify(_fuse_linears(program))))
+    return verify(_fuse_rope_kv_write(verify(_fuse_linears(verify(_fuse_max_linears(program))))))
 
 
 class _Uses:
@@ -106,6 +107,20 @@ def _linear_tail(linears: list[Instruction], uses: _Uses) -> Instruction | None:
         if residual is not None and residual is not made[0] and uses.made_before(residual, place):
             return tail if not uses.crosses_effect(linears[0], tail) else None
     return None
+
+
+def _fuse_max_linears(program: Program) -> Program:
+    uses = _Uses(program)
+    groups: dict[int, Instruction] = {}
+    taken: set[int] = set()
+    for instruction in program.instructions:
+        pooled = uses.only_reader(instruction.outputs[0]) if instruction.name == "linear" else None
+        if pooled is None or pooled.name != "pool" or pooled.attrs.get("kind") != "max":
+            continue
+        if not uses.crosses_effect(instruction, pooled):
+            taken |= {id(instruction), id(pooled)}
+            groups[uses.place[id(instruction)]] = _fused("max_linear", [instruction, pooled], uses)
+    return _rebuilt(program, groups, taken)
 
 
 def _fuse_rope_kv_write(program: Program) -> Program:

@@ -147,6 +147,9 @@ def _general(adapting: _Adapting, request: GenerationRequest) -> GenerationReque
     if request.context_limit is not None:
         adapting.refuse("num_ctx", "has the context that its provider gives it")
         request = replace(request, context_limit=None)
+    if request.truncate is not None:
+        adapting.refuse(request.truncate.param, "does not cut prompts")
+        request = replace(request, truncate=None)
     if request.show_prompt:
         adapting.call.warn("verbose", "has no effect: the prompt of a remote model is its provider's")
     if request.priority:

@@ -28,7 +28,7 @@ from headrace.providers.token_count import check_counts, count_tokens
 from headrace.providers.upstream import Upstream
 from headrace.providers.validation import check_output, compiled
 from headrace.sampling.params import with_defaults
-from headrace.telemetry.trace_context import trace_headers
+from headrace.telemetry.trace_context import TraceContext, trace_headers
 
 
 class RemoteHandler:
@@ -80,10 +80,11 @@ class RemoteHandler:
         call: CallContext,
         *,
         deadline_s: float | None = None,
+        trace: TraceContext | None = None,
     ) -> RemoteAttempt | RemoteEmbedding:
-        """An attempt with a request that was adapted; `deadline_s` is on the loop's clock. Raises
-        AttemptFailed where there is no key."""
-        sending = self._sending(call, deadline_s)
+        """An attempt with a request that was adapted; `deadline_s` is on the loop's clock, `trace` the
+        attempt's own span. Raises AttemptFailed where there is no key."""
+        sending = self._sending(call, deadline_s, trace)
         if isinstance(request, EmbeddingRequest):
             return RemoteEmbedding(request, sending)
         return RemoteAttempt(request, sending, self._check_of(request))
@@ -98,13 +99,16 @@ class RemoteHandler:
         except AttemptFailed as error:
             raise error_of(error.failure, self.target.name) from error
 
-    def _sending(self, call: CallContext, deadline_s: float | None) -> Sending:
+    def _sending(
+        self, call: CallContext, deadline_s: float | None, trace: TraceContext | None = None
+    ) -> Sending:
+        own = trace or call.trace
         until_s = asyncio.get_running_loop().time() + self.target.provider.settings.total_timeout
         return Sending(
             *(self.target, self._dialect, self._upstream),
             key=self._provider_key(),
             hops=(*call.hops, self._server_id),
-            trace=trace_headers(call.trace, call.trace.span_id),
+            trace=trace_headers(own, own.span_id),
             deadline_s=until_s if deadline_s is None else min(until_s, deadline_s),
             warn=call.warn,
         )

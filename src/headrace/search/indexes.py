@@ -74,7 +74,12 @@ class Indexes:
         self._open.pop(name, None)
 
     def _at(self, name: str) -> LocalIndex:
-        return self._open.setdefault(name, LocalIndex(self._folder / name))
+        found = self._open.get(name)
+        if found is None:
+            found = LocalIndex(self._folder / name)
+            if found.exists:  # names that clients make up are not kept
+                found = self._open.setdefault(name, found)
+        return found
 
 
 def indexes_of(settings: Settings) -> Indexes:

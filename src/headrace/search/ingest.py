@@ -36,7 +36,7 @@ class IngestReport(Struct):
     chunks: int = 0
     failed: dict[str, str] = field(default_factory=dict[str, str])
     skipped: int = 0
-    """Files in folders whose names do not say that they are text."""
+    """Files in folders whose names do not say that they are text, or that are links to files elsewhere."""
 
 
 class SourceFile(Struct, frozen=True):
@@ -55,8 +55,9 @@ class FoundFiles(Struct, frozen=True):
 
 
 def find_files(paths: Sequence[Path]) -> FoundFiles:
-    """The files of paths. In folders hidden ones are left out, and those of no known kind; links to folders
-    are not followed. UsageError for a path that is not there."""
+    """The files of paths. In folders hidden ones are left out, those of no known kind, and links to folders
+    or to files elsewhere: a folder from a stranger would have files read that are not in it. UsageError for a
+    path that is not there."""
     files: dict[str, SourceFile] = {}
     folders: list[str] = []
     skipped = 0
@@ -68,7 +69,7 @@ def find_files(paths: Sequence[Path]) -> FoundFiles:
             raise UsageError(f"{path} is no file and no folder: name what is to be ingested")
         folders.append("" if path == Path() else path.as_posix().rstrip("/") + "/")
         for one in _below(path):
-            if kind_of(one.name) is None:
+            if kind_of(one.name) is None or _leads_out(one, path):
                 skipped += 1
             else:
                 files[one.as_posix()] = SourceFile(one.as_posix(), one)
@@ -83,6 +84,10 @@ def _below(folder: Path) -> Iterator[Path]:
             yield from _below(one)
         elif one.is_file():
             yield one
+
+
+def _leads_out(file: Path, folder: Path) -> bool:
+    return file.is_symlink() and not file.resolve().is_relative_to(folder.resolve())
 
 
 class Ingestion:

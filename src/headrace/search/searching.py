@@ -19,6 +19,8 @@ from headrace.search.local_index import LocalIndex
 from headrace.search.where import Condition
 from headrace.tasks.rerank import PairOptions, score_pairs
 
+SEARCH = "search"
+"""The name of the stage that a search is."""
 RERANKED = 50
 """Hits that a reranker reads."""
 MAX_TEXT = 32_768
@@ -51,13 +53,24 @@ async def search(
     """The best hits of all indexes together, at most `limit`. Raises InvalidRequest, and what the models
     raise."""
     _check(indexes, request)
+    with call.stage(SEARCH, indexes=", ".join(one.folder.name for one in indexes)) as note:
+        note.input = request.text
+        found = await _found(indexes, request, runner, call)
+        note.detail |= {"hits": len(found), "bytes": sum(len(one.hit.text) for one in found)}
+        return found
+
+
+async def _found(
+    indexes: Sequence[LocalIndex], request: SearchRequest, runner: ModelRunner, call: CallContext
+) -> list[NamedHit]:
     depth = request.limit if request.rerank is None else max(request.limit, RERANKED)
     vectors: dict[str, Array] = {}
     found: list[NamedHit] = []
     for index in indexes:
         model = (await asyncio.to_thread(index.meta)).model
         if model is not None and request.mode != "text" and model not in vectors:
-            made = await IndexModel(runner, model).vectors([request.text], call, "query", ["the query"])
+            with call.stage("embed", model=model):
+                made = await IndexModel(runner, model).vectors([request.text], call, "query", ["the query"])
             vectors[model] = made[0]
         query = IndexQuery(
             text="" if request.mode == "vector" else request.text,
@@ -66,11 +79,14 @@ async def search(
             where=request.where,
             limit=depth,
         )
-        got = await asyncio.to_thread(index.query, query)
+        with call.stage("query index", index=index.folder.name) as note:
+            got = await asyncio.to_thread(index.query, query)
+            note.detail["hits"] = len(got.hits)
         found += [NamedHit(index.folder.name, got.generation, hit) for hit in got.hits]
     found.sort(key=lambda one: (-one.hit.score, one.index, one.hit.key, one.hit.position))
     if request.rerank is not None:
-        found = await _reranked(found[:depth], request.text, request.rerank, runner, call)
+        with call.stage("rerank", model=request.rerank, pairs=min(len(found), RERANKED)):
+            found = await _reranked(found[:depth], request.text, request.rerank, runner, call)
     return found[: request.limit]
 
 

@@ -9,6 +9,7 @@ Values never become SQL text; names of attributes are parameters, too.
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Literal, cast
@@ -27,6 +28,8 @@ MAX_NAME = 256
 MAX_PARTS = 200
 """Comparisons of a condition, of which SQLite takes some hundred."""
 MAX_VALUES = 1000
+MAX_DIGITS = 4000
+"""Of whole numbers; Python reads no more of them, and SQLite 19."""
 _TOKEN = re.compile(
     r"""\s*(?:
     (?P<text>'(?:[^']|'')*') | (?P<number>-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w.]))
@@ -132,13 +135,13 @@ def _filter(given: object, depth: int, parts_so_far: Iterator[int]) -> Condition
             isinstance(one, str | int | float) for one in values
         ):
             raise _wrong(f"{kind} has a list of 1 to {MAX_VALUES:,} texts or numbers as value", "filters")
-        one_of = Membership(key, tuple(cast("list[Value]", values)))
+        one_of = Membership(key, tuple(map(_bounded, cast("list[Value]", values))))
         return one_of if kind == "in" else Negation(one_of)
     if kind not in _OPERATORS or not isinstance(value, str | int | float):
         raise _wrong(
             f"{kind!r:.40} of {key!r:.60} is no comparison with a text, a number or a boolean", "filters"
         )
-    return Comparison(key, _OPERATORS[kind], value)
+    return Comparison(key, _OPERATORS[kind], _bounded(value))
 
 
 def sql_of(condition: Condition, column: str) -> Sql:
@@ -323,10 +326,21 @@ class _Parser:
 
 
 def _number(token: str) -> int | float:
-    if any(character in ".eE" for character in token):
+    if any(character in ".eE" for character in token) or len(token) > MAX_DIGITS:
         return float(token)
-    value = int(token)
-    return value if -(2**63) <= value < 2**63 else float(token)
+    value = _bounded(int(token))
+    assert isinstance(value, int | float)
+    return value
+
+
+def _bounded(value: Value) -> Value:
+    """The value as SQLite takes it, whose whole numbers have 64 bits."""
+    if not isinstance(value, int) or -(2**63) <= value < 2**63:
+        return value
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def _wrong(cause: str, param: str = "where") -> InvalidRequest:

@@ -15,6 +15,7 @@ from headrace.storage.sql_store import Value
 CLIENT_GONE = 499
 TRIM_EVERY = 100  # lines of a key between two looks at whether it has too many
 KEPT_SHARE = 0.9  # of the bytes, when there are too many
+HISTORY_BYTES = 2**24  # of the requests that one statement of SQL reads
 TRIM_ROWS = 200  # that are removed before the bytes are counted again
 Outcome = Literal["completed", "failed", "cancelled"]
 
@@ -125,6 +126,26 @@ def page_of_log(database: Database, wanted: LogFilter) -> list[LoggedRequest]:
         (*values, wanted.limit),
     )
     return _lines(rows)
+
+
+class LogPart(Struct, frozen=True):
+    """The newest lines of a log, and how many older ones there are."""
+
+    lines: list[LoggedRequest]
+    left_out: int
+
+
+def newest_of_log(database: Database, owner: str | None, max_bytes: int) -> LogPart:
+    """The newest lines of that `owner` (None: of all), as many as have so many bytes."""
+    whose, values = _whose(owner)
+    rows = database.query(
+        f"""SELECT {_COLUMNS} FROM (
+            SELECT *, sum(size_bytes) OVER (ORDER BY rowid DESC) AS bytes FROM request_log WHERE 1{whose}
+        ) WHERE bytes <= ?""",
+        (*values, max_bytes),
+    )
+    [(count,)] = database.query(f"SELECT count(*) FROM request_log WHERE 1{whose}", values)
+    return LogPart(_lines(rows), int(cast("int", count)) - len(rows))
 
 
 class LogTrimmer:

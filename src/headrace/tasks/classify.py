@@ -13,7 +13,7 @@ from headrace.errors import InvalidRequest
 from headrace.inference.call_context import CallContext
 from headrace.inference.keywords import new_id
 from headrace.inference.model_runner import ModelRunner
-from headrace.inference.requests import EmbeddingRequest, TextPair
+from headrace.inference.requests import EmbeddingRequest, TextPair, Truncation
 from headrace.ops.value import Array
 from headrace.tasks.few_shot import fitted_regression
 from headrace.tasks.label_scores import Classification, activated, best_label
@@ -29,7 +29,7 @@ async def classify(
     inputs: Sequence[str | TextPair],
     call: CallContext,
     *,
-    truncate: bool = False,
+    truncate: bool | Truncation = False,
     raw: bool = False,
     activation: Activation | None = None,
 ) -> list[Classification]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 from msgspec import Struct
@@ -13,7 +12,7 @@ from headrace.inference.call_context import CallContext
 from headrace.inference.input_purpose import InputPurpose
 from headrace.inference.keywords import new_id
 from headrace.inference.model_runner import ModelRunner
-from headrace.inference.requests import EmbeddingRequest, Prompt
+from headrace.inference.requests import EmbeddingRequest, Prompt, Truncation
 from headrace.ops.value import Array
 
 
@@ -23,8 +22,7 @@ class EmbedOptions(Struct, frozen=True, kw_only=True):
     dimensions: int | None = None
     prompt_name: str | None = None
     purpose: InputPurpose | None = None
-    truncate: bool = False
-    truncate_side: Literal["left", "right"] = "right"
+    truncate: bool | Truncation = False
     max_tokens: int | None = None
     priority: int = 0
     deadline_s: float | None = None
@@ -39,7 +37,6 @@ class EmbedOptions(Struct, frozen=True, kw_only=True):
             prompt_name=self.prompt_name,
             purpose=self.purpose,
             truncate=self.truncate,
-            truncate_side=self.truncate_side,
             max_tokens=self.max_tokens,
             priority=self.priority,
             deadline_s=self.deadline_s,

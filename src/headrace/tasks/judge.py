@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from headrace.errors import UnsupportedModel
+from headrace.errors import ContextLengthExceeded, InvalidRequest, UnsupportedModel
 from headrace.inference.call_context import CallContext
 from headrace.inference.model_runner import ModelRunner
-from headrace.inference.requests import TextPair
+from headrace.inference.requests import TextPair, Truncation
 from headrace.tasks.continuation_logprobs import Ids, continuation_logprobs
 from headrace.tasks.label_scores import activated
 from headrace.tokenization.prompts import check_characters
@@ -30,6 +30,15 @@ class _Wording(Struct, frozen=True):
     yes: str
     no: str
     pieces: Callable[[TextPair, str | None], tuple[str, ...]]
+    document: int
+    """The piece that ends with the document."""
+
+
+class _Question(Struct, frozen=True):
+    """The tokens of a prompt, and where those of its document end."""
+
+    ids: Ids
+    document_end: int
 
 
 _INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
@@ -57,6 +66,7 @@ _QWEN3 = _Wording(
     "yes",
     "no",
     _qwen3_pieces,
+    0,
 )
 _MXBAI = _Wording(
     "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n"
@@ -65,6 +75,7 @@ _MXBAI = _Wording(
     "1",
     "0",
     _mxbai_pieces,
+    2,
 )
 
 
@@ -86,15 +97,24 @@ async def judge(
     instruction: str | None,
     *,
     raw: bool = False,
+    truncate: bool | Truncation = False,
 ) -> list[float]:
     """The probability of yes against no for each pair; `raw`: the difference of their log-probabilities.
+
+    A prompt that is too long is refused, or with `truncate` its document cut, with a warning.
 
     UnsupportedModel where the words for yes and no are no single tokens.
     """
     wording = _MXBAI if "mxbai-rerank" in _names(model) else _QWEN3
     yes, no = (_token(model, word) for word in (wording.yes, wording.no))
     prompts = await runner.in_thread(
-        model, lambda: [_prompt(model, wording, wording.pieces(pair, instruction)) for pair in pairs]
+        model,
+        lambda: [
+            _fitted(
+                _prompt(model, wording, wording.pieces(pair, instruction)), index, pair, truncate, model, call
+            )
+            for index, pair in enumerate(pairs)
+        ],
     )
     found = await continuation_logprobs(runner, name, prompts, [(yes,), (no,)], call)
     logits = found[:, 0] - found[:, 1]
@@ -111,12 +131,53 @@ def _token(model: LoadedModel, word: str) -> int:
     return ids[0]
 
 
-def _prompt(model: LoadedModel, wording: _Wording, pieces: tuple[str, ...]) -> Ids:
+def _prompt(model: LoadedModel, wording: _Wording, pieces: tuple[str, ...]) -> _Question:
     """The instruction and the query come first, so that documents share their keys and values. Special
     tokens that a text spells are plain text."""
     tokenizer = model.tokenizer
     check_characters("".join(pieces), model.context_length, "documents")
-    ids = list(tokenizer.encode(wording.before, add_special=False))
-    for piece in pieces:
+    ids, end = list(tokenizer.encode(wording.before, add_special=False)), 0
+    for index, piece in enumerate(pieces):
         ids += tokenizer.encode(piece, add_special=False, parse_special=False)
-    return (*ids, *tokenizer.encode(wording.after, add_special=False))
+        if index == wording.document:
+            end = len(ids)
+    return _Question((*ids, *tokenizer.encode(wording.after, add_special=False)), end)
+
+
+def _fitted(
+    asked: _Question,
+    index: int,
+    pair: TextPair,
+    truncate: bool | Truncation,
+    model: LoadedModel,
+    call: CallContext,
+) -> Ids:
+    """The tokens of a question, its document cut where that is asked for; the engine refuses what is longer
+    than the context."""
+    how = Truncation() if truncate is True else truncate or None
+    most = model.context_length - 1  # the answer
+    if how is None:
+        return asked.ids
+    if how.limit is not None and how.limit > most:
+        raise InvalidRequest(
+            f"{how.param} is {how.limit:,}, the model's limit is {most:,}: send at most that", param=how.param
+        )
+    limit = how.limit or most
+    left_out = len(asked.ids) - limit
+    if left_out <= 0:
+        return asked.ids
+    if how.side == "left":
+        raise InvalidRequest("truncation_side left: of a pair the document's end is cut", param=how.param)
+    document = model.tokenizer.encode(pair.second, add_special=False, parse_special=False)
+    if left_out >= len(document):
+        raise ContextLengthExceeded(
+            f"pair {index} has {len(asked.ids):,} tokens, {len(document):,} of its document: without it they"
+            f" are more than {limit:,}: shorten the query",
+            param="query",
+        )
+    call.warn(
+        how.param,
+        f"pair {index} has {len(asked.ids):,} tokens and was cut to {limit:,}: {left_out:,} of its document"
+        " were left out",
+    )
+    return asked.ids[: asked.document_end - left_out] + asked.ids[asked.document_end :]

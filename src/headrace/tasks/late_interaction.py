@@ -13,7 +13,7 @@ from headrace.errors import InvalidRequest, UnsupportedModel
 from headrace.inference.call_context import CallContext
 from headrace.inference.keywords import new_id
 from headrace.inference.model_runner import ModelRunner
-from headrace.inference.requests import EmbeddingRequest, ExpandedTokens
+from headrace.inference.requests import EmbeddingRequest, ExpandedTokens, Truncation
 from headrace.ops.value import Array
 from headrace.tasks.task_limits import check_numbers
 from headrace.tokenization.prompts import check_characters
@@ -42,7 +42,7 @@ async def token_vectors(
     call: CallContext,
     *,
     role: Role = "document",
-    truncate: bool = False,
+    truncate: bool | Truncation = False,
     most: int | None = None,
 ) -> list[Array]:
     """Of each text the vectors [tokens, size] of its tokens, by a model for late interaction or one loaded
@@ -69,7 +69,7 @@ async def token_vector_portions(
     call: CallContext,
     *,
     role: Role = "document",
-    truncate: bool = False,
+    truncate: bool | Truncation = False,
 ) -> AsyncGenerator[list[Array]]:
     """As `token_vectors`, of some texts at a time."""
     if role not in get_args(Role):

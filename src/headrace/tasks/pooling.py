@@ -11,7 +11,7 @@ import numpy as np
 from headrace.inference.call_context import CallContext
 from headrace.inference.keywords import new_id
 from headrace.inference.model_runner import ModelRunner
-from headrace.inference.requests import EmbeddingRequest, Prompt
+from headrace.inference.requests import EmbeddingRequest, Prompt, Truncation
 from headrace.ops.value import Array
 from headrace.tasks.label_scores import activated
 from headrace.tasks.task_limits import check_numbers
@@ -31,8 +31,7 @@ async def pool(
     task: PoolingTask | None = None,
     activation: bool = True,
     dimensions: int | None = None,
-    truncate: bool = False,
-    max_tokens: int | None = None,
+    truncate: bool | Truncation = False,
     most: int,
 ) -> list[Array]:
     """Of each input a vector [size], or [tokens, size] by tasks of tokens; scores as probabilities, with
@@ -49,7 +48,6 @@ async def pool(
             task=asked,
             dimensions=dimensions,
             truncate=truncate,
-            max_tokens=max_tokens,
         )
         rows: list[Array] = []
         async with aclosing(runner.portions(request, call, _AT_A_TIME)) as portions:

@@ -18,7 +18,7 @@ from headrace.errors import InvalidRequest
 from headrace.inference.call_context import CallContext
 from headrace.inference.keywords import new_id
 from headrace.inference.model_runner import ModelRunner
-from headrace.inference.requests import EmbeddingRequest, TextPair
+from headrace.inference.requests import EmbeddingRequest, TextPair, Truncation
 from headrace.tasks.classify import classify
 from headrace.tasks.judge import judge, judges
 from headrace.tasks.label_scores import activated
@@ -45,7 +45,7 @@ class PairOptions(Struct, frozen=True, kw_only=True):
     tokens. `raw` scores are logits. `instruction` tells a decoder what the query is for.
     """
 
-    truncate: bool = False
+    truncate: bool | Truncation = False
     max_tokens_per_doc: int | None = None
     raw: bool = False
     instruction: str | None = None
@@ -107,7 +107,16 @@ async def score_pairs(
                 " probability that it says yes rather than no is the score",
                 param="model",
             )
-        return await judge(runner, name, model, pairs, call, options.instruction, raw=options.raw)
+        return await judge(
+            runner,
+            name,
+            model,
+            pairs,
+            call,
+            options.instruction,
+            raw=options.raw,
+            truncate=options.truncate,
+        )
 
 
 def _shortened(model: LoadedModel, pairs: Sequence[TextPair], most: int, call: CallContext) -> list[TextPair]:

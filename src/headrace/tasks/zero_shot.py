@@ -12,7 +12,7 @@ from headrace.errors import InvalidRequest
 from headrace.inference.call_context import CallContext
 from headrace.inference.keywords import new_id
 from headrace.inference.model_runner import ModelRunner
-from headrace.inference.requests import EmbeddingRequest, TextPair
+from headrace.inference.requests import EmbeddingRequest, TextPair, Truncation
 from headrace.tasks.choose import choose_each
 from headrace.tasks.classify import classify
 from headrace.tasks.label_scores import Classification, activated, best_label
@@ -37,7 +37,7 @@ async def zero_shot(
     *,
     hypothesis_template: str = TEMPLATE,
     multi_label: bool = False,
-    truncate: bool = False,
+    truncate: bool | Truncation = False,
 ) -> list[Classification]:
     """The probability of each label for each text: of all labels together, or with `multi_label` of each.
 
@@ -79,6 +79,10 @@ async def zero_shot(
             return await _by_vectors(
                 runner, name, texts, tuple(labels), written, call, multi_label=multi_label, truncate=truncate
             )
+    if isinstance(truncate, Truncation):
+        raise InvalidRequest(
+            f"{truncate.param} is for encoders, {name} generates text: leave it out", param=truncate.param
+        )
     if multi_label:
         raise InvalidRequest(
             "multi_label needs a model of entailment or an embedder, a decoder chooses one label",
@@ -121,7 +125,7 @@ async def _entailed(
     call: CallContext,
     *,
     multi_label: bool,
-    truncate: bool,
+    truncate: bool | Truncation,
 ) -> list[Classification]:
     pairs = [TextPair(text, hypothesis) for text in texts for hypothesis in written]
     found = await classify(runner, name, pairs, call, truncate=truncate, raw=True)
@@ -143,7 +147,7 @@ async def _by_vectors(
     call: CallContext,
     *,
     multi_label: bool,
-    truncate: bool,
+    truncate: bool | Truncation,
 ) -> list[Classification]:
     request = EmbeddingRequest(id=new_id(), model=name, inputs=(*texts, *written), truncate=truncate)
     vectors = unit_rows(np.concatenate(await runner.rows(request, call)))

@@ -14,28 +14,45 @@ from headrace.telemetry.advice import advice
 
 MIN_SHOWN_S = 5e-5
 """Waiting that is shorter has no node of its own."""
+LATE_S = 0.005
+"""Parts that overlap by less follow each other, and one was noted late; others lie beside one another."""
+OTHER, PARALLEL, TURN = "other", "in parallel", "wait for a turn"
+"""Nodes that are no part of the work."""
 
 
 class ExplainNode(Struct, frozen=True):
     """One part of a request. `predicted_s` is left out where nothing was predicted; `measured_s` is 0 where
     nothing was computed. What the `children` of a node take follows each other, and with "other" sums to the
-    node's time, unless its detail says "concurrent"."""
+    node's time, unless its detail says "concurrent". `start_s` counts from the request's arrival, `error` is
+    the code of what the part ended with, `span_id` what others were told that it is."""
 
     name: str
     measured_s: float
     predicted_s: float | UnsetType = UNSET
     detail: Mapping[str, Any] | UnsetType = UNSET
     children: tuple[ExplainNode, ...] | UnsetType = UNSET
+    start_s: float | UnsetType = UNSET
+    error: str | UnsetType = UNSET
+    span_id: str | UnsetType = UNSET
 
 
 class Stage(Struct, frozen=True):
-    """What the server did for a request, outside the engine. Seconds since the request's arrival; stages may
-    be nested."""
+    """What the server did for a request, outside the engine. Seconds since the request's arrival. It holds
+    the stages of its call that lie within its time, unless it `is_whole`: then it was a call of its own,
+    whose `stages` and `traces` count from `offset_s`. `content` is what went in and came out, which nobody
+    sees unless the operator wants it."""
 
     name: str
     start_s: float
     end_s: float
     detail: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    stages: Sequence[Stage] = ()
+    traces: Sequence[EngineTrace] = ()
+    offset_s: float = 0.0
+    is_whole: bool = False
+    span_id: str = ""
+    error: str = ""
+    content: tuple[str, str] = ("", "")
 
 
 class EngineTrace(Struct, frozen=True):
@@ -49,18 +66,19 @@ class EngineTrace(Struct, frozen=True):
     shares: tuple[StepShare, ...]
 
 
-def explain(stages: Sequence[Stage], traces: Sequence[EngineTrace], total_s: float) -> ExplainNode:
+def explain(
+    stages: Sequence[Stage], traces: Sequence[EngineTrace], total_s: float, *, content: bool = False
+) -> ExplainNode:
     """The tree of a request whose reply ended `total_s` after its arrival. Its detail "advice" has what would
-    help most (see `Advice`), of several prompts the one that took longest."""
-    spans = [_Span(one.name, one.start_s, one.end_s, one.detail) for one in stages]
+    help most (see `Advice`), of several prompts the one that took longest. With `content` details have what
+    went in and came out."""
     detail: dict[str, Any] = {}
     if traces:
-        start_s = min(one.submitted_s for one in traces)
-        spans.append(_Span("engine", start_s, max(one.ended_s for one in traces), {}, _engine(traces)))
         longest = max(traces, key=lambda one: one.timing.total_s)
         if found := advice(longest.usage, longest.shares):
             detail["advice"] = found
-    return _tree("request", 0.0, total_s, detail, spans)
+    root = _Span("request", 0.0, total_s, detail, _spans(stages, traces, 0.0, content))
+    return replace(_tree(root, root.inner), start_s=UNSET)
 
 
 def predict(
@@ -68,10 +86,10 @@ def predict(
 ) -> ExplainNode:
     """The tree of a request of which only the `stages` before the engine were done, in `total_s`: `traces`
     have what was predicted."""
-    spans = [_Span(one.name, one.start_s, one.end_s, one.detail) for one in stages]
-    done = _tree("request", 0.0, max([total_s, *(one.end_s for one in stages)]), {}, spans)
+    spans = _spans(stages, (), 0.0, content=False)
+    done = _tree(_Span("request", 0.0, max([total_s, *(one.end_s for one in stages)]), {}, spans), spans)
     parts = tuple(one for one in (done.children or ()) if one.name != "other")
-    children = _engine(traces, is_predicted=True)
+    children = _engine(traces, 0.0, is_predicted=True)
     seconds = sum(one.predicted_s or 0.0 for one in children)
     engine = ExplainNode("engine", 0.0, seconds or UNSET, detail or UNSET, children or UNSET)
     whole = sum(one.measured_s for one in parts) + seconds
@@ -79,92 +97,178 @@ def predict(
 
 
 class _Span(Struct, frozen=True):
+    """Times count from the request's arrival. Spans around it lie in none that `is_whole`, which has all of
+    its own in `inner`, or has `children` that are made."""
+
     name: str
     start_s: float
     end_s: float
     detail: Mapping[str, Any]
+    inner: Sequence[_Span] = ()
     children: tuple[ExplainNode, ...] = ()
+    is_whole: bool = False
+    span_id: str = ""
+    error: str = ""
 
     def holds(self, other: _Span) -> bool:
-        return self is not other and self.start_s <= other.start_s and other.end_s <= self.end_s
+        return not self.is_whole and self.start_s <= other.start_s and other.end_s <= self.end_s
 
 
-def _tree(
-    name: str, start_s: float, end_s: float, detail: Mapping[str, Any], spans: Sequence[_Span]
-) -> ExplainNode:
-    """A node from spans within it: those that no other holds are its children."""
+def _spans(
+    stages: Sequence[Stage], traces: Sequence[EngineTrace], offset_s: float, content: bool
+) -> list[_Span]:
+    """The spans of one call, whose times count from `offset_s`."""
+    found = [_of_stage(one, offset_s, content) for one in stages]
+    for group in _together(traces):
+        start_s, end_s = offset_s + group[0].submitted_s, offset_s + max(one.ended_s for one in group)
+        detail: dict[str, Any] = {
+            "prompt_tokens": sum(one.usage.prompt_tokens for one in group),
+            "output_tokens": sum(one.usage.completion_tokens for one in group),
+        }
+        children = _engine(group, offset_s)
+        found.append(_Span("engine", start_s, end_s, detail, children=children, is_whole=True))
+    return found
+
+
+def _of_stage(stage: Stage, offset_s: float, content: bool) -> _Span:
+    detail = dict(stage.detail)
+    if content:
+        detail |= {key: text for key, text in zip(("input", "output"), stage.content, strict=True) if text}
+    inner = _spans(stage.stages, stage.traces, offset_s + stage.offset_s, content)
+    return _Span(
+        *(stage.name, offset_s + stage.start_s, offset_s + stage.end_s, detail, inner),
+        is_whole=stage.is_whole,
+        span_id=stage.span_id,
+        error=stage.error,
+    )
+
+
+def _together(traces: Sequence[EngineTrace]) -> list[list[EngineTrace]]:
+    """Traces that were in the engine at the same time."""
+    groups: list[list[EngineTrace]] = []
+    end_s = 0.0
+    for one in sorted(traces, key=lambda one: one.submitted_s):
+        if groups and one.submitted_s < end_s:
+            groups[-1].append(one)
+        else:
+            groups.append([one])
+        end_s = max(end_s, one.ended_s)
+    return groups
+
+
+def _tree(span: _Span, spans: Sequence[_Span]) -> ExplainNode:
+    """A node with `spans` within it: those that no other holds are its children."""
+    if span.children:
+        return _node(span, span.children)
     children: list[ExplainNode] = []
-    left, at_s = sorted(spans, key=lambda one: (one.start_s, -one.end_s)), start_s
+    at_s = span.start_s
+    for group in _in_a_row(_outer(spans)):
+        first_s, last_s = group[0][0].start_s, max(one.end_s for one, _ in group)
+        _gap(children, first_s - at_s, at_s)
+        nodes = [_tree(one, held) for one, held in group]
+        if len(nodes) > 1:
+            beside = tuple(replace(one, detail=_concurrent(one)) for one in nodes)
+            nodes = [ExplainNode(PARALLEL, last_s - first_s, children=beside, start_s=first_s)]
+        children += nodes
+        at_s = max(at_s, last_s)
+    if children:
+        _gap(children, span.end_s - at_s, at_s)
+    return _node(span, children)
+
+
+def _outer(spans: Sequence[_Span]) -> list[tuple[_Span, list[_Span]]]:
+    """Those that no other holds, by their start, each with all that it holds."""
+    found: list[tuple[_Span, list[_Span]]] = []
+    left = sorted(spans, key=lambda one: (one.start_s, -one.end_s))
     while left:
         first = left.pop(0)
-        inner = [one for one in left if first.holds(one)]
-        left = [one for one in left if one not in inner]
-        if left:  # it was noted a little late, when another part had begun
-            first = replace(first, end_s=min(first.end_s, left[0].start_s))
-        _gap(children, first.start_s - at_s)
-        if first.children:
-            children.append(_node(first.name, first.end_s - first.start_s, first.detail, first.children))
+        held = [one for one in left if first.holds(one)]
+        left = [one for one in left if one not in held]
+        found.append((first, [*held, *first.inner]))
+    return found
+
+
+def _in_a_row(spans: Sequence[tuple[_Span, list[_Span]]]) -> list[list[tuple[_Span, list[_Span]]]]:
+    """Groups that follow each other, in which spans lie beside one another."""
+    groups: list[list[tuple[_Span, list[_Span]]]] = []
+    for one, held in spans:
+        before, kept = groups[-1][-1] if groups else (one, held)
+        end_s = max((other.end_s for other, _ in groups[-1]), default=0.0) if groups else one.start_s
+        if end_s <= one.start_s:
+            groups.append([(one, held)])
+            continue
+        shorter_s = min(before.end_s - before.start_s, one.end_s - one.start_s)
+        if len(groups[-1]) == 1 and end_s - one.start_s < min(LATE_S, shorter_s / 2):
+            groups[-1] = [(replace(before, end_s=one.start_s), kept)]  # it was noted a little late
+            groups.append([(one, held)])
         else:
-            children.append(_tree(first.name, first.start_s, first.end_s, first.detail, inner))
-        at_s = max(at_s, first.end_s)
-    if children:
-        _gap(children, end_s - at_s)
-    return _node(name, end_s - start_s, detail, children)
+            groups[-1].append((one, held))
+    return groups
 
 
-def _node(
-    name: str, seconds: float, detail: Mapping[str, Any], children: Sequence[ExplainNode]
-) -> ExplainNode:
-    return ExplainNode(name, seconds, UNSET, detail or UNSET, tuple(children) or UNSET)
+def _concurrent(node: ExplainNode) -> dict[str, Any]:
+    return {**(node.detail or {}), "concurrent": True, "start_s": node.start_s}
 
 
-def _gap(children: list[ExplainNode], seconds: float) -> None:
+def _node(span: _Span, children: Sequence[ExplainNode]) -> ExplainNode:
+    return ExplainNode(
+        *(span.name, span.end_s - span.start_s, UNSET, span.detail or UNSET, tuple(children) or UNSET),
+        start_s=span.start_s,
+        error=span.error or UNSET,
+        span_id=span.span_id or UNSET,
+    )
+
+
+def _gap(children: list[ExplainNode], seconds: float, start_s: float) -> None:
     if seconds >= MIN_SHOWN_S:
-        children.append(ExplainNode("other", seconds))
+        children.append(ExplainNode(OTHER, seconds, start_s=start_s))
 
 
-def _engine(traces: Sequence[EngineTrace], *, is_predicted: bool = False) -> tuple[ExplainNode, ...]:
+def _engine(
+    traces: Sequence[EngineTrace], offset_s: float, *, is_predicted: bool = False
+) -> tuple[ExplainNode, ...]:
     parts = _predicted_parts if is_predicted else _of_prompt
     if len(traces) == 1:
-        return tuple(parts(traces[0]))
+        return tuple(parts(traces[0], offset_s))
     return tuple(
         ExplainNode(
             f"prompt {index}",
             0.0 if is_predicted else one.timing.total_s,
             one.timing.total_s or UNSET if is_predicted else UNSET,
-            detail={"concurrent": True, "start_s": one.submitted_s},
-            children=tuple(parts(one)),
+            detail={"concurrent": True, "start_s": offset_s + one.submitted_s},
+            children=tuple(parts(one, offset_s)),
+            start_s=UNSET if is_predicted else offset_s + one.submitted_s,
         )
         for index, one in enumerate(traces)
     )
 
 
-def _predicted_parts(trace: EngineTrace) -> list[ExplainNode]:
+def _predicted_parts(trace: EngineTrace, offset_s: float) -> list[ExplainNode]:
     found, chunk = [ExplainNode("queue", 0.0, trace.timing.queue_s)], 0
     for share in trace.shares:
         chunk += share.kind != "decode"
-        found.append(replace(_of_share(share, trace.usage, chunk), measured_s=0.0))
+        found.append(replace(_of_share(share, trace.usage, chunk, 0.0), measured_s=0.0, start_s=UNSET))
     return found
 
 
-def _of_prompt(trace: EngineTrace) -> list[ExplainNode]:
+def _of_prompt(trace: EngineTrace, offset_s: float) -> list[ExplainNode]:
     """Queue, steps, the waiting between them, and what lies between the engine and the reply."""
-    timing, usage = trace.timing, trace.usage
-    found = [ExplainNode("queue", timing.queue_s)]
+    timing, usage, from_s = trace.timing, trace.usage, offset_s + trace.submitted_s
+    found = [ExplainNode("queue", timing.queue_s, start_s=from_s)]
     at_s, chunk = timing.queue_s, 0
     for share in trace.shares:
         waited_s = share.start_s - at_s
         if waited_s >= MIN_SHOWN_S:
-            found.append(ExplainNode("wait for a turn", waited_s))
+            found.append(ExplainNode(TURN, waited_s, start_s=from_s + at_s))
         chunk += share.kind != "decode"
-        found.append(_of_share(share, usage, chunk))
+        found.append(_of_share(share, usage, chunk, from_s))
         at_s = max(at_s, share.end_s)
-    _gap(found, timing.total_s - at_s)
-    _gap(found, trace.ended_s - trace.submitted_s - timing.total_s)
+    _gap(found, timing.total_s - at_s, from_s + at_s)
+    _gap(found, trace.ended_s - trace.submitted_s - timing.total_s, from_s + timing.total_s)
     return found
 
 
-def _of_share(share: StepShare, usage: Usage, chunk: int) -> ExplainNode:
+def _of_share(share: StepShare, usage: Usage, chunk: int, from_s: float) -> ExplainNode:
     detail: dict[str, Any] = {"tokens": share.tokens, "batch": round(share.rows / share.steps, 2)}
     wall_s = share.end_s - share.start_s
     if share.kind == "decode":
@@ -180,4 +284,4 @@ def _of_share(share: StepShare, usage: Usage, chunk: int) -> ExplainNode:
         if usage.cache_miss_reason:
             detail["cache_miss"] = usage.cache_miss_reason
     name = f"prefill {chunk}" if share.kind == "prefill" else share.kind
-    return ExplainNode(name, wall_s, share.predicted_s or UNSET, detail)
+    return ExplainNode(*(name, wall_s, share.predicted_s or UNSET, detail), start_s=from_s + share.start_s)

@@ -9,21 +9,26 @@ TOKEN_CHARACTERS = 512
 """No vocabulary has a token that stands for more."""
 
 
-def check_characters(text: str, context_length: int, param: str) -> None:
+def check_characters(text: str, context_length: int, param: str, what: str = "prompt") -> None:
     """Refuse a text that cannot fit, before time is spent on its tokens."""
     if len(text) > context_length * TOKEN_CHARACTERS:
         raise ContextLengthExceeded(
-            f"prompt has {len(text):,} characters, far more than fit the model's limit of "
+            f"{what} has {len(text):,} characters, far more than fit the model's limit of "
             f"{context_length:,} tokens: shorten it",
             param=param,
         )
 
 
 def prompt_ids(
-    prompt: str | tuple[int, ...], tokenizer: Tokenizer, context_length: int, param: str
+    prompt: str | tuple[int, ...],
+    tokenizer: Tokenizer,
+    context_length: int,
+    param: str,
+    what: str = "prompt",
 ) -> tuple[int, ...]:
-    """The tokens of a prompt; ContextLengthExceeded names `param` for a text that cannot fit."""
+    """The tokens of a prompt; ContextLengthExceeded names `param`, and `what` it is, for a text that cannot
+    fit."""
     if not isinstance(prompt, str):
         return prompt
-    check_characters(prompt, context_length, param)
+    check_characters(prompt, context_length, param, what)
     return tuple(tokenizer.encode_prompt(prompt))

@@ -12,6 +12,7 @@ import hashlib
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from typing import Literal, Protocol
 
 import msgspec
@@ -45,6 +46,8 @@ from headrace.tools.verify import AnswerCheck, Verifier
 MAX_SAME = 3
 """Times of a call with the same result, after which a run ends."""
 MAX_PARALLEL = 8
+MODEL_CALL = "model call"
+"""The name of the stage that an answer of the model is."""
 Decision = str
 """About a call: approve, deny, or result:TEXT, what a call that was begun has given."""
 StopReason = Literal[
@@ -234,8 +237,14 @@ class _Run:
             for batch in self._again(self._step):
                 yield batch
         else:
-            async for batch in self._made(number):
-                yield batch
+            with self._call.stage(MODEL_CALL, step=number) as note:
+                async with aclosing(self._made(number)) as made:
+                    async for batch in made:
+                        yield batch
+                if (step := self._step) is not None:
+                    note.detail |= {"model": step.model, "prompt_tokens": step.prompt_tokens}
+                    note.detail |= {"output_tokens": step.completion_tokens, "calls": len(step.calls)}
+                    note.output = step.content
         step = self._step
         if step is not None:
             self._tokens += step.prompt_tokens + step.completion_tokens
@@ -375,9 +384,11 @@ class _Run:
             name = f"{number}.check"
             kept = self._kept.get(name)
             if kept is None:
-                problem = await self._verifier.problem(
-                    self._plan.checks, step.content, self._request, self._call
-                )
+                with self._call.stage("verify", step=number) as note:
+                    problem = await self._verifier.problem(
+                        self._plan.checks, step.content, self._request, self._call
+                    )
+                    note.output = problem or ""
                 await self._journal.finish(self._plan.run_id, name, msgspec.json.encode(problem))
             else:
                 problem = msgspec.json.decode(kept, type=str | None)

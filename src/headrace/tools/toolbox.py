@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager
 
+import msgspec
 from msgspec import Struct
 
 from headrace.config.names import suggestion
-from headrace.inference.call_context import CallContext
+from headrace.inference.call_context import CallContext, StageNote
 from headrace.tools.tool import Arguments, ServedTools, ToolResult, ToolSpec, UnknownTool
 
+TOOL = "tool"
+"""The name of the part that a call of a tool is."""
 Run = Callable[[Arguments, CallContext], Awaitable[ToolResult]]
 
 
@@ -38,8 +42,26 @@ class OwnTools:
         if tool is None:
             raise UnknownTool(f"there is no tool {name[:100]!r}", param="name")
         self._check(name, arguments, tool.spec.parameters)
-        with call.stage("tool", tool=name):
-            return await tool.run(arguments, call)
+        with tool_part(call, name, arguments) as (own, note):
+            return noted(note, await tool.run(arguments, own))
+
+
+@contextmanager
+def tool_part(
+    call: CallContext, name: str, arguments: Arguments, server: str = ""
+) -> Generator[tuple[CallContext, StageNote]]:
+    """The part of a call that a tool is."""
+    with call.part(TOOL, tool=name, **({"server": server} if server else {})) as (own, note):
+        note.input = msgspec.json.encode(arguments).decode()
+        yield own, note
+
+
+def noted(note: StageNote, result: ToolResult) -> ToolResult:
+    """The result, which is noted."""
+    note.detail["bytes"], note.output = len(result.text), result.text
+    if result.is_error:
+        note.error = "tool_error"
+    return result
 
 
 class Toolbox:

@@ -22,6 +22,7 @@ from headrace.api.tasks.vector_format import EncodingFormat, read_format
 from headrace.errors import InvalidRequest
 from headrace.inference.call_context import CallContext
 from headrace.inference.input_purpose import INPUT_TYPES, read_purpose
+from headrace.inference.requests import Truncation
 from headrace.ops.value import Array
 from headrace.tasks.embed import EmbedOptions, embed_texts
 from headrace.tasks.task_limits import MAX_TEXTS, check_texts
@@ -82,8 +83,7 @@ class EmbedBody(RequestBody, kw_only=True):
         return EmbedOptions(
             dimensions=self.output_dimension,
             purpose=read_purpose("input_type", self.input_type, INPUT_TYPES),
-            truncate=self.truncate in ("START", "END"),
-            truncate_side="left" if self.truncate == "START" else "right",
+            truncate=Truncation(side="left") if self.truncate == "START" else self.truncate == "END",
             max_tokens=self.max_tokens,
             priority=self.priority,
         )

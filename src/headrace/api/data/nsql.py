@@ -19,9 +19,8 @@ from headrace.api.http.generation import done
 from headrace.api.service import Service, get_service, new_id
 from headrace.data.engine import DataEngine
 from headrace.data.job import Format, SqlAnswer
-from headrace.data.nsql import NsqlAnswer, NsqlAttempt, NsqlQuestion, answer_question
+from headrace.data.nsql import NsqlAnswer, NsqlAttempt, NsqlQuestion, answer_question, columns_of
 from headrace.errors import InvalidRequest
-from headrace.grammar.sql import quoted
 from headrace.inference.call_context import CallContext
 from headrace.inference.requests import ChatRequest
 from headrace.isolation.child import WorkStop
@@ -61,7 +60,8 @@ class KeyStatements:
     """SQL as the key of a call may run it; see `data.nsql.Statements`."""
 
     def __init__(self, service: Service, call: CallContext) -> None:
-        self._statements, self._key = service.statements, call.account.name or None
+        self._statements, self._call = service.statements, call
+        self._key = call.account.name or None
 
     async def tables(self, names: Sequence[str]) -> dict[str, list[str]]:
         """See `Statements.tables`."""
@@ -73,18 +73,21 @@ class KeyStatements:
             raise InvalidRequest(
                 f"no dataset is named {unknown[0]!r}: there are {', '.join(visible)}", param="datasets"
             )
-        found: dict[str, list[str]] = {}
-        for name in names or visible:
-            answer = await self.run(f"SELECT * FROM {quoted(name)} LIMIT 0")
-            found[name] = [column.name for column in answer.columns]
-        return found
+        return await columns_of(
+            self,
+            names or visible,
+            were_named=bool(names),
+            warn=lambda said: self._call.warn("datasets", said),
+        )
 
     async def run(self, sql: str, *, rows: int | None = None, explain: bool = False) -> SqlAnswer:
         """See `Statements.run`."""
 
         def work(engine: DataEngine, stop: WorkStop) -> SqlAnswer:
             kind: Format = "json"
-            return engine.sql(sql, format=kind, key=self._key, rows=rows, explain=explain, stop=stop)
+            return engine.sql(
+                sql, format=kind, key=self._key, rows=rows, explain=explain, stop=stop, call=self._call
+            )
 
         return await self._statements.run(work)
 

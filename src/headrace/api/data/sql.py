@@ -22,6 +22,7 @@ from headrace.api.statements import ServedModels
 from headrace.config.datasets import read_datasets
 from headrace.data.engine import AiWishes, DataEngine
 from headrace.data.job import CallCost, Format, SqlAnswer
+from headrace.data.task_history import mentions_history
 from headrace.errors import InvalidRequest
 from headrace.isolation.child import WorkStop
 
@@ -174,6 +175,8 @@ async def _answer(http: HttpRequest, format: Format, *, explain: bool = False) -
         usd_per_hour=service.settings.node_usd_per_hour,
     )
 
+    history = await service.requests.history(call.account) if mentions_history(body.sql) else None
+
     def run(engine: DataEngine, stop: WorkStop) -> SqlAnswer:
         return engine.sql(
             body.sql,
@@ -185,11 +188,15 @@ async def _answer(http: HttpRequest, format: Format, *, explain: bool = False) -
             stop=stop,
             models=models,
             wishes=wishes,
+            call=call,
+            history=None if history is None else history.lines,
         )
 
-    answer = await done(http, service.statements.run(run))
+    answer = await done(http, service.statements.run(run, needs_datasets=history is None))
     for warning in answer.warnings:
         call.warn("sql", warning)
+    if history is not None and history.left_out:
+        call.warn("sql", f"task_history: the oldest {history.left_out:,} requests are left out")
     return answer
 
 

@@ -51,5 +51,6 @@ async def read_body(request: HttpRequest) -> bytes:
             f"{PATIENCE_S:g} s and all within {BODY_DEADLINE_S:g} s: send it again without breaks"
         ) from None
     if service.settings.log_content:
+        call.keeps_content = True
         call.body = bytes(body)
     return bytes(body)

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from headrace.api.http.call_context import HttpCall
@@ -21,16 +22,19 @@ from headrace.inference.accounts import Account
 from headrace.storage.database import Database
 from headrace.storage.request_log import (
     CLIENT_GONE,
+    HISTORY_BYTES,
     LogBounds,
     LogFilter,
     LoggedRequest,
+    LogPart,
     LogTrimmer,
     find_logged,
+    newest_of_log,
     page_of_log,
     write_log,
 )
 from headrace.telemetry.ended_call import EndedCall
-from headrace.telemetry.explain import explain
+from headrace.telemetry.explain import ExplainNode, explain
 from headrace.telemetry.request_metrics import ModelMetrics
 
 LOG = logging.getLogger("headrace.api")
@@ -76,6 +80,10 @@ class RequestLog:
         return await self._read(
             lambda: page_of_log(self._database, replace(wanted, owner=self._sees(reader)))
         )
+
+    async def history(self, reader: Account) -> LogPart:
+        """The newest requests that the reader may see, with their parts."""
+        return await self._read(lambda: newest_of_log(self._database, self._sees(reader), HISTORY_BYTES))
 
     def close(self) -> None:
         """Write what waits."""
@@ -124,18 +132,36 @@ class RequestLog:
             LOG.warning("%s; the request log is not trimmed", error.message)
 
     def _line(self, call: HttpCall) -> LoggedRequest:
-        tree = msgspec.json.encode(explain(call.stages, call.traces, call.total_s))
-        if len(tree) > MAX_TREE_BYTES:
-            tree = msgspec.json.encode(explain(call.stages[:16], call.traces[:1], call.total_s))
-        kept, body = (tree if len(tree) <= MAX_TREE_BYTES else None), call.body or None
+        kept, body = _tree(call), call.body or None
         return LoggedRequest(
             **_facts(call),
             key_name=call.account.name or None,
             body=body,
             owner=self._owner(call.account),
             explain=kept,
-            size_bytes=LINE_BYTES + len(call.path) + len(kept or b"") + len(body or b""),
+            size_bytes=LINE_BYTES + len(call.path) + len(kept) + len(body or b""),
         )
+
+
+def _tree(call: HttpCall) -> bytes:
+    """The JSON of a call's tree: as much of it as may be kept."""
+    found = msgspec.json.encode(_named(call, explain(call.stages, call.traces, call.total_s, content=True)))
+    if len(found) > MAX_TREE_BYTES:
+        found = msgspec.json.encode(_named(call, explain(call.stages, call.traces, call.total_s)))
+    if len(found) > MAX_TREE_BYTES:
+        part = explain(call.stages[:16], call.traces[:1], call.total_s)
+        found = msgspec.json.encode(_named(call, part))
+    if len(found) > MAX_TREE_BYTES:
+        found = msgspec.json.encode(_named(call, ExplainNode("request", call.total_s)))
+    return found
+
+
+def _named(call: HttpCall, tree: ExplainNode) -> ExplainNode:
+    """The tree with the ids of its span and its caller's."""
+    detail, trace = {} if tree.detail is UNSET else dict(tree.detail), call.trace
+    if trace.parent_id:
+        detail["parent_span_id"] = trace.parent_id
+    return replace(tree, detail=detail or UNSET, span_id=trace.span_id)
 
 
 def _facts(call: HttpCall) -> dict[str, Any]:

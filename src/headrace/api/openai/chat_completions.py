@@ -192,6 +192,7 @@ class ChatBody(ScalingBody, kw_only=True):
             constraint=self.constraint(),
             disable_additional_properties=self.disable_additional_properties is not False,
             scaling=self.scaling(),
+            truncate=self.truncation,
             show_prompt=bool(self.verbose),
         )
 

@@ -63,6 +63,7 @@ class CompletionBody(ScalingBody, kw_only=True):
             constraint=self.constraint(),
             disable_additional_properties=self.disable_additional_properties is not False,
             scaling=self.scaling(),
+            truncate=self.truncation,
         )
 
     def reply(self, reply_id: str) -> OpenAIReply:

@@ -11,22 +11,22 @@ from msgspec.structs import replace
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from headrace.api.http.body import RequestBody, Values, checked_body, read_checked
+from headrace.api.http.body import Values, checked_body, read_checked
 from headrace.api.http.call_context import HttpCall, call_of
 from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.generation import answer, respond_whole
 from headrace.api.openai.embedding_schema import EmbeddingList, EmbeddingObject, EmbeddingUsage
-from headrace.api.openai.generation_body import Deadline, Priority
 from headrace.api.openai.prompts import INPUTS, is_mixed, read_inputs, with_tokens
 from headrace.api.service import Service, get_service, new_id
-from headrace.api.tasks.task_reply import TokenLimit, refuse_twins, token_limit
+from headrace.api.tasks.task_body import TruncatingBody
+from headrace.api.tasks.task_reply import refuse_twins
 from headrace.api.tasks.vector_format import EncodingFormat, VectorFormat, of_length, read_format
 from headrace.inference.call_context import CallContext
 from headrace.inference.events import Prepared
 from headrace.inference.input_purpose import INPUT_TYPES, JINA_TASKS, InputPurpose, read_purpose
 from headrace.inference.requests import EmbeddingRequest
 from headrace.inference.result import ResultCollector
-from headrace.inference.urgency import ServiceTier, urgency
+from headrace.inference.urgency import urgency
 from headrace.tasks.embed import EmbedOptions, pooled
 from headrace.tasks.vector_types import VectorType
 
@@ -40,7 +40,7 @@ _TWINS = (
 )
 
 
-class EmbeddingBody(RequestBody, kw_only=True):
+class EmbeddingBody(TruncatingBody, kw_only=True):
     """The body of a request for embeddings.
 
     Besides OpenAI's fields there are Voyage's (`input_type`, `truncation`, `output_dimension`,
@@ -68,12 +68,8 @@ class EmbeddingBody(RequestBody, kw_only=True):
     task: JinaTask | None = None
     truncate: bool | None = None
     truncation: bool | None = None
-    truncate_prompt_tokens: TokenLimit | None = None
     normalize: bool | None = None
     normalized: bool | None = None
-    priority: Priority | None = None
-    service_tier: ServiceTier | None = None
-    deadline_s: Deadline | None = None
 
     async def request(self, reply_id: str, call: HttpCall, service: Service) -> EmbeddingRequest:
         """The request that this body stands for."""
@@ -86,8 +82,7 @@ class EmbeddingBody(RequestBody, kw_only=True):
             dimensions=self.dimensions or self.output_dimension,
             prompt_name=self.prompt_name,
             purpose=self._purpose(),
-            truncate=bool(self.truncate or self.truncation or self.truncate_prompt_tokens is not None),
-            max_tokens=token_limit(self.truncate_prompt_tokens),
+            truncate=self.cut(self.truncate or self.truncation),
             priority=urgency(self.priority, self.service_tier),
             deadline_s=self.deadline_s,
         )

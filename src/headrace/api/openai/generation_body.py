@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, Struct, defstruct
 
@@ -34,7 +34,7 @@ from headrace.errors import InvalidRequest
 from headrace.grammar.constraint import Constraint
 from headrace.inference.call_context import CallContext
 from headrace.inference.events import ParameterWarning
-from headrace.inference.requests import CacheUse
+from headrace.inference.requests import CacheUse, Truncation
 from headrace.inference.urgency import TIER_PRIORITY, ServiceTier, urgency
 from headrace.sampling.params import PARAMETERS
 
@@ -67,7 +67,6 @@ UNSUPPORTED: Mapping[str, Values] = {
     "logits_processors": ([],),
     "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
-    "truncate_prompt_tokens": (),
     "return_token_ids": (False,),
     "return_tokens_as_token_ids": (False,),
     "thinking_token_budget": (),
@@ -99,6 +98,8 @@ SAMPLING = {name: name for name in PARAMETERS if name != "logprobs"}
 
 Priority = Annotated[int, Meta(ge=-1_000_000, le=1_000_000)]
 Deadline = Annotated[float, Meta(gt=0)]
+TokenLimit = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
+TruncationSide = Literal["left", "right"]
 
 
 class StreamOptions(Struct, frozen=True):
@@ -136,6 +137,25 @@ else:
     )
 
 
+def truncation_of(limit: int | None, side: TruncationSide) -> Truncation | None:
+    """What vLLM's `truncate_prompt_tokens` asks for; InvalidRequest for 0."""
+    if limit == 0:
+        raise InvalidRequest(
+            "truncate_prompt_tokens is 0: send at least 1, or -1 for what fits the model's context",
+            param="truncate_prompt_tokens",
+        )
+    if limit is None:
+        return None
+    return Truncation(limit if limit > 0 else None, side, "truncate_prompt_tokens")
+
+
+def side_alone() -> InvalidRequest:
+    """Says that `truncation_side` needs a length."""
+    return InvalidRequest(
+        "truncation_side goes with truncate_prompt_tokens: send both or none", param="truncation_side"
+    )
+
+
 def granted_tier(priority: int, call: CallContext) -> str:
     """The service tier of a request that asks for `priority`."""
     if call.ordered_elsewhere:
@@ -168,6 +188,8 @@ class GenerationBody(SamplingBody):
     route: RouteBody | None = None
     guard: GuardNames = None
     cache: CacheField = None
+    truncate_prompt_tokens: TokenLimit | None = None
+    truncation_side: TruncationSide | None = None
     grammar: str | None = None
     json_schema: Annotated[Any, loose(SCHEMA_OR_TEXT)] = None
 
@@ -199,6 +221,13 @@ class GenerationBody(SamplingBody):
     def cache_use(self) -> CacheUse:
         """What the response cache may do."""
         return cache_use(self.cache)
+
+    @property
+    def truncation(self) -> Truncation | None:
+        """How prompts are cut: to their last tokens, unless `truncation_side` is right."""
+        if self.truncation_side is not None and self.truncate_prompt_tokens is None:
+            raise side_alone()
+        return truncation_of(self.truncate_prompt_tokens, self.truncation_side or "left")
 
     def constraint(self, *, after: str | None = None) -> Constraint | None:
         """What the output must match, after the text `after`; from whichever parameter for it was given."""

@@ -19,8 +19,8 @@ from headrace.api.http.errors import json_response
 from headrace.api.http.generation import done
 from headrace.api.openai.embedding_schema import EmbeddingUsage
 from headrace.api.service import Service, get_service, new_id, now_s
-from headrace.api.tasks.task_body import TaskBody
-from headrace.api.tasks.task_reply import TEXT_LIST, TEXTS, texts_of, usage_of
+from headrace.api.tasks.task_body import TruncatingBody
+from headrace.api.tasks.task_reply import TEXT_LIST, TEXTS, refuse_twins, texts_of, usage_of
 from headrace.errors import InvalidRequest
 from headrace.inference.call_context import CallContext
 from headrace.inference.events import ParameterWarning
@@ -29,11 +29,11 @@ from headrace.tasks.label_scores import Classification
 from headrace.tasks.zero_shot import TEMPLATE, zero_shot
 
 
-class ClassifyBody(TaskBody, kw_only=True):
+class ClassifyBody(TruncatingBody, kw_only=True):
     """Texts to classify: with `labels` of your own by a model of entailment, an embedder or a decoder.
 
     `inputs`, with or without `examples`, are Cohere's; the reply is, too. `truncate` true or END cuts long
-    texts at their end. With `activation` false scores are logits.
+    texts at their end. With `activation` (vLLM: `use_activation`) false scores are logits.
     """
 
     no_effect: ClassVar[Mapping[str, Values]] = {"user": ()}
@@ -48,6 +48,7 @@ class ClassifyBody(TaskBody, kw_only=True):
     multi_label: bool | None = None
     truncate: bool | Literal["NONE", "START", "END"] | None = None
     activation: bool | None = None
+    use_activation: bool | None = None
 
     def warnings(self) -> list[ParameterWarning]:
         """Refuses what goes with labels or inputs only, and what says the same."""
@@ -60,11 +61,13 @@ class ClassifyBody(TaskBody, kw_only=True):
                 raise InvalidRequest(f"{name} needs labels: send both or none", param=name)
         if self.examples is not None and self.inputs is None:
             raise InvalidRequest("examples go with inputs, not with input", param="examples")
-        for name in ("labels", "activation"):
+        refuse_twins(self, ("activation", "use_activation"))
+        for name in ("labels", "activation", "use_activation", "truncate_prompt_tokens"):
             if self.inputs is not None and getattr(self, name) is not None:
                 raise InvalidRequest(f"{name} goes with input, not with inputs", param=name)
-        if self.labels is not None and self.activation is not None:
-            raise InvalidRequest("activation goes with the model's own labels", param="activation")
+        for name in ("activation", "use_activation"):
+            if self.labels is not None and getattr(self, name) is not None:
+                raise InvalidRequest(f"{name} goes with the model's own labels", param=name)
         if self.truncate == "START":
             raise InvalidRequest("truncate START is not supported: send END", param="truncate")
         return []
@@ -101,7 +104,7 @@ async def found_in(
     body: ClassifyBody, texts: Sequence[str], service: Service, call: CallContext
 ) -> list[Classification]:
     """The labels of the texts of a body."""
-    truncate, runner = body.cuts, body.runner(service)
+    truncate, runner = body.cut(body.cuts), body.runner(service)
     if body.labels is not None:
         return await zero_shot(
             runner,
@@ -113,7 +116,7 @@ async def found_in(
             multi_label=bool(body.multi_label),
             truncate=truncate,
         )
-    raw = body.activation is False
+    raw = False in (body.activation, body.use_activation)
     return await classify(runner, body.model, texts, call, truncate=truncate, raw=raw)
 
 

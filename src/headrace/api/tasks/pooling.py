@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from headrace.api.http.body import RequestBody, Values, read_checked
+from headrace.api.http.body import Values, read_checked
 from headrace.api.http.call_context import call_of
 from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.errors import json_response
@@ -18,7 +18,8 @@ from headrace.api.http.generation import done
 from headrace.api.openai.embedding_schema import EmbeddingUsage
 from headrace.api.openai.prompts import INPUTS, read_inputs
 from headrace.api.service import get_service, new_id, now_s
-from headrace.api.tasks.task_reply import TokenLimit, refuse_twins, token_limit, usage_of
+from headrace.api.tasks.task_body import TruncatingBody
+from headrace.api.tasks.task_reply import refuse_twins, usage_of
 from headrace.api.tasks.vector_format import as_base64
 from headrace.inference.events import ParameterWarning
 from headrace.ops.value import Array
@@ -28,7 +29,7 @@ from headrace.tasks.task_limits import MAX_NUMBERS
 _ACTIVATIONS = ("use_activation", "activation", "softmax")
 
 
-class PoolingBody(RequestBody, kw_only=True):
+class PoolingBody(TruncatingBody, kw_only=True):
     """Texts or token ids. Without `task` the model's own; scores are probabilities unless `use_activation`
     (earlier names: `activation`, `softmax`) is false."""
 
@@ -41,7 +42,6 @@ class PoolingBody(RequestBody, kw_only=True):
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
     truncate: bool | None = None
-    truncate_prompt_tokens: TokenLimit | None = None
     use_activation: bool | None = None
     activation: bool | None = None
     softmax: bool | None = None
@@ -78,15 +78,14 @@ async def create_pooling(http: HttpRequest) -> Response:
     body = await read_checked(PoolingBody, http)
     call = call_of(http)
     work = pool(
-        get_service(http).runner,
+        body.runner(get_service(http)),
         body.model,
         read_inputs(body.input),
         call,
         task=body.task,
         activation=body.is_activated(),
         dimensions=body.dimensions,
-        truncate=bool(body.truncate) or body.truncate_prompt_tokens is not None,
-        max_tokens=token_limit(body.truncate_prompt_tokens),
+        truncate=body.cut(body.truncate),
         most=MAX_NUMBERS,
     )
     found = await done(http, work)

@@ -17,7 +17,8 @@ from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.errors import json_response
 from headrace.api.http.generation import done
 from headrace.api.service import Service, get_service
-from headrace.api.tasks.task_reply import TEXTS, texts_of
+from headrace.api.tasks.task_reply import TEXTS, refuse_twins, texts_of
+from headrace.errors import InvalidRequest
 from headrace.inference.call_context import CallContext
 from headrace.inference.events import ParameterWarning
 from headrace.tasks.entities import Entity
@@ -35,20 +36,33 @@ _OPERATORS = {
 
 
 class RedactBody(RequestBody, kw_only=True):
-    """The body of a request that replaces personal data. Without `model`, by patterns only."""
+    """The body of a request that replaces personal data. Without `model`, by patterns only. `labels` is
+    another name of `entities`, as /v1/entities has it."""
 
     input: Annotated[Any, Meta(extra_json_schema=TEXTS)]
     model: str | None = None
     entities: Annotated[list[str], Meta(max_length=1000)] | None = None
+    labels: Annotated[list[str], Meta(max_length=1000)] | None = None
     operators: Annotated[dict[str, Any] | None, loose(_OPERATORS)] = None
     threshold: Annotated[float, Meta(ge=0, le=1)] = THRESHOLD
     allow_list: Annotated[list[str], Meta(max_length=10_000)] | None = None
     vault: dict[str, str] | None = None
     return_vault: bool = False
 
+    @property
+    def wanted(self) -> list[str] | None:
+        """The labels to look for, None: all; raises InvalidRequest where both names have some."""
+        refuse_twins(self, ("entities", "labels"))
+        return self.labels if self.entities is None else self.entities
+
     def redactor(self) -> Redactor:
         """What replaces it; raises InvalidRequest."""
-        analyzer = Analyzer(self.entities, threshold=self.threshold, allow=self.allow_list or ())
+        try:
+            analyzer = Analyzer(self.wanted, threshold=self.threshold, allow=self.allow_list or ())
+        except InvalidRequest as error:
+            if self.labels is not None and error.param == "entities":
+                error.param = "labels"
+            raise
         return Redactor(analyzer, cast("Mapping[str, Any] | None", self.operators), self.vault)
 
 
@@ -99,7 +113,7 @@ async def _redacted(body: RedactBody, call: CallContext, service: Service) -> Ra
     more: Sequence[Sequence[RecognizerResult]] = [()] * len(texts)
     if body.model is not None:
         threshold = redactor.analyzer.threshold
-        more = await model_findings(service.runner, body.model, texts, call, body.entities, threshold)
+        more = await model_findings(service.runner, body.model, texts, call, body.wanted, threshold)
 
     def write(index: int) -> RedactedText:
         found = redactor.redact(texts[index], more[index])

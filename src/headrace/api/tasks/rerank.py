@@ -20,7 +20,7 @@ from headrace.api.http.generation import done
 from headrace.api.llama_cpp.schema import listed
 from headrace.api.openai.embedding_schema import EmbeddingUsage
 from headrace.api.service import get_service, new_id
-from headrace.api.tasks.task_body import TaskBody
+from headrace.api.tasks.task_body import TruncatingBody
 from headrace.api.tasks.task_reply import DOCUMENTS, documents_of, refuse_twins, usage_of
 from headrace.api.tei.bodies import TruncationDirection, refuse_left
 from headrace.api.tei.errors import take_surface
@@ -32,7 +32,7 @@ _COUNT = Meta(ge=1, le=2**31 - 1)
 DOCUMENTS_PER_UNIT = 100  # of one query, in Cohere's search units
 
 
-class RerankBody(TaskBody, kw_only=True):
+class RerankBody(TruncatingBody, kw_only=True):
     """A query and documents; with `texts` in the place of `documents` the reply is TEI's. `top_k` and
     `truncation` are Voyage's names of `top_n` and `truncate`."""
 
@@ -52,6 +52,7 @@ class RerankBody(TaskBody, kw_only=True):
     truncation: bool | None = None
     truncation_direction: TruncationDirection | None = None
     raw_scores: bool | None = None
+    use_activation: bool | None = None
     instruction: str | None = None
 
     def given(self) -> list[str]:
@@ -68,12 +69,12 @@ class RerankBody(TaskBody, kw_only=True):
 
     def options(self) -> PairOptions:
         """How pairs are read and scored; raises InvalidRequest."""
-        refuse_twins(self, ("top_n", "top_k"), ("truncate", "truncation"))
+        refuse_twins(self, ("top_n", "top_k"), ("truncate", "truncation"), ("raw_scores", "use_activation"))
         refuse_left(self.truncation_direction)
         return PairOptions(
-            truncate=bool(self.truncate or self.truncation),
+            truncate=self.cut(self.truncate or self.truncation),
             max_tokens_per_doc=self.max_tokens_per_doc,
-            raw=bool(self.raw_scores),
+            raw=bool(self.raw_scores) or self.use_activation is False,
             instruction=self.instruction,
         )
 

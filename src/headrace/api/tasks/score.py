@@ -15,13 +15,13 @@ from headrace.api.http.errors import json_response
 from headrace.api.http.generation import done
 from headrace.api.openai.embedding_schema import EmbeddingUsage
 from headrace.api.service import get_service, new_id, now_s
-from headrace.api.tasks.task_body import TaskBody
+from headrace.api.tasks.task_body import TruncatingBody
 from headrace.api.tasks.task_reply import TEXTS, pairs_of, usage_of
 from headrace.inference.events import ParameterWarning
 from headrace.tasks.rerank import PairOptions, score_pairs
 
 
-class ScoreBody(TaskBody, kw_only=True):
+class ScoreBody(TruncatingBody, kw_only=True):
     """One text against several, or two lists of one length."""
 
     text_1: Annotated[Any, Meta(extra_json_schema=TEXTS)]
@@ -29,6 +29,7 @@ class ScoreBody(TaskBody, kw_only=True):
     model: str | None = None
     truncate: bool | None = None
     instruction: str | None = None
+    use_activation: bool | None = None
 
 
 class PairScore(Struct, frozen=True):
@@ -54,7 +55,9 @@ class ScoreReply(Struct, frozen=True):
 async def _scored(http: HttpRequest) -> Response:
     body = await read_checked(ScoreBody, http)
     call, runner = call_of(http), body.runner(get_service(http))
-    options = PairOptions(truncate=bool(body.truncate), instruction=body.instruction)
+    options = PairOptions(
+        truncate=body.cut(body.truncate), raw=body.use_activation is False, instruction=body.instruction
+    )
     pairs = pairs_of(body.text_1, body.text_2)
     scores = await done(http, score_pairs(runner, body.model, pairs, call, options))
     data = [PairScore(index, score) for index, score in enumerate(scores)]

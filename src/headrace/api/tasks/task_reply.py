@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, cast
-
-from msgspec import Meta
+from typing import Final, cast
 
 from headrace.api.openai.embedding_schema import EmbeddingUsage
 from headrace.errors import InvalidRequest
@@ -29,26 +27,12 @@ DOCUMENTS: Final = {
 """Texts, or objects with a text."""
 
 
-TokenLimit = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
-"""vLLM's `truncate_prompt_tokens`: texts are cut to so many tokens, -1: to the model's context."""
-
-
 def refuse_twins(body: object, *twins: tuple[str, ...]) -> None:
     """InvalidRequest where a body has two fields of those that mean the same to different clients."""
     for names in twins:
         given = [name for name in names if getattr(body, name) is not None]
         if len(given) > 1:
             raise InvalidRequest(f"{given[0]} and {given[1]} say the same: send one of them", param=given[1])
-
-
-def token_limit(given: int | None) -> int | None:
-    """The tokens that texts are cut to, None: the model's context. InvalidRequest for 0."""
-    if given == 0:
-        raise InvalidRequest(
-            "truncate_prompt_tokens is 0: send at least 1, or -1 for the model's context",
-            param="truncate_prompt_tokens",
-        )
-    return given if given is not None and given > 0 else None
 
 
 def usage_of(call: CallContext) -> EmbeddingUsage:

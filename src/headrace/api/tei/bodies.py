@@ -14,6 +14,7 @@ from headrace.api.http.errors import json_response
 from headrace.api.openai.prompts import PROMPTS
 from headrace.api.tasks.task_reply import TEXTS
 from headrace.errors import InvalidRequest
+from headrace.inference.requests import Truncation
 
 TruncationDirection = Literal["Left", "Right", "left", "right"]
 
@@ -52,6 +53,11 @@ def refuse_left(direction: TruncationDirection | None) -> None:
             "truncation_direction left is a parameter of /embed: texts are cut at their end here",
             param="truncation_direction",
         )
+
+
+def cut(truncate: bool | None, direction: TruncationDirection | None) -> bool | Truncation:
+    """How long texts are cut."""
+    return Truncation(side="left") if truncate and is_left(direction) else bool(truncate)
 
 
 def is_left(direction: TruncationDirection | None) -> bool:

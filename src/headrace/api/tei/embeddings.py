@@ -23,7 +23,7 @@ from headrace.api.tei.bodies import (
     EmbedTextsBody,
     InputsBody,
     TruncationDirection,
-    is_left,
+    cut,
     raw_response,
     rows_of_numbers,
 )
@@ -77,8 +77,7 @@ async def embedded(http: HttpRequest, body: EmbedTextsBody) -> list[list[float]]
     options = EmbedOptions(
         dimensions=body.dimensions,
         prompt_name=body.prompt_name,
-        truncate=bool(body.truncate),
-        truncate_side="left" if is_left(body.truncation_direction) else "right",
+        truncate=cut(body.truncate, body.truncation_direction),
     )
     inputs, call = read_prompts(body.inputs, "inputs"), call_of(http)
     vectors = await done(http, embed_texts(get_service(http).runner, body.model, inputs, call, options))
@@ -91,8 +90,7 @@ async def similarities(http: HttpRequest, body: SimilarityBody) -> list[float]:
     check_texts(given.sentences, "inputs.sentences")
     options = EmbedOptions(
         prompt_name=how.prompt_name,
-        truncate=bool(how.truncate),
-        truncate_side="left" if is_left(how.truncation_direction) else "right",
+        truncate=cut(how.truncate, how.truncation_direction),
     )
     texts, call = [given.source_sentence, *given.sentences], call_of(http)
     work = embed_texts(get_service(http).runner, body.model, texts, call, options)

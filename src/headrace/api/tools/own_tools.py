@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -10,13 +11,14 @@ import msgspec
 from headrace.api.openai.chat_completions import complete_chat
 from headrace.api.openai.embeddings import embed
 from headrace.api.openai.models import model_cards
-from headrace.api.statements import Statements
+from headrace.api.statements import ServedModels, Statements
 from headrace.config.datasets import read_datasets
 from headrace.data.engine import DataEngine, Parameter
 from headrace.data.job import SqlAnswer
 from headrace.errors import HeadraceError, InvalidRequest
 from headrace.grammar.sql import quoted
 from headrace.inference.call_context import CallContext
+from headrace.inference.model_runner import ModelRunner
 from headrace.isolation.child import WorkStop
 from headrace.search.index import IndexMissing
 from headrace.search.searching import MAX_INDEXES, MAX_TEXT, SearchRequest, search
@@ -62,7 +64,7 @@ def own_tools(service: Service) -> tuple[OwnTool, ...]:
         ),
     ]
     if read_datasets(service.settings.datasets):
-        found += sql_tools(service.statements)
+        found += sql_tools(service.statements, lambda: service.runner)
     if service.indexes.names():
         found.append(
             _tool(
@@ -81,9 +83,9 @@ def own_tools(service: Service) -> tuple[OwnTool, ...]:
     return tuple(found)
 
 
-def sql_tools(statements: Statements) -> tuple[OwnTool, ...]:
-    """SQL over datasets, as the key of a call may read them."""
-    sql = _SqlTools(statements)
+def sql_tools(statements: Statements, runner: Callable[[], ModelRunner] | None = None) -> tuple[OwnTool, ...]:
+    """SQL over datasets, as the key of a call may read them; with `runner` models answer functions of SQL."""
+    sql = _SqlTools(statements, runner)
     return (
         _tool("list_datasets", "Names of the datasets that SQL may read.", {}, sql.names, reads_only=True),
         _tool(
@@ -144,8 +146,8 @@ def _json_result(value: object) -> ToolResult:
 class _SqlTools:
     """What the key of a call may read; errors of statements are results, so that a model can correct them."""
 
-    def __init__(self, statements: Statements) -> None:
-        self._statements = statements
+    def __init__(self, statements: Statements, runner: Callable[[], ModelRunner] | None) -> None:
+        self._statements, self._runner = statements, runner
 
     async def names(self, arguments: Arguments, call: CallContext) -> ToolResult:
         engine = await self._statements.engine()
@@ -176,9 +178,15 @@ class _SqlTools:
     async def _answer(
         self, sql: str, call: CallContext, rows: int | None = None, parameters: Sequence[Parameter] = ()
     ) -> SqlAnswer:
+        models = None
+        if self._runner is not None:
+            models = ServedModels(self._runner(), call.account, asyncio.get_running_loop())
+
         def run(engine: DataEngine, stop: WorkStop) -> SqlAnswer:
             key = call.account.name or None
-            return engine.sql(sql, parameters, format="json", key=key, rows=rows, stop=stop)
+            return engine.sql(
+                sql, parameters, format="json", key=key, rows=rows, stop=stop, models=models, call=call
+            )
 
         return await self._statements.run(run)
 

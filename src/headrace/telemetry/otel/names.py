@@ -13,6 +13,11 @@ TOKEN_TYPE = "gen_ai.token.type"
 ERROR_TYPE = "error.type"
 HTTP_METHOD, URL_PATH, HTTP_STATUS = "http.request.method", "url.path", "http.response.status_code"
 HEADRACE = "headrace"
+EXECUTE_TOOL, RETRIEVAL = "execute_tool", "retrieval"
+TOOL_NAME, TOOL_TYPE = "gen_ai.tool.name", "gen_ai.tool.type"
+DATA_SOURCE = "gen_ai.data_source.id"
+DB_SYSTEM, DB_OPERATION, DB_COLLECTION = "db.system.name", "db.operation.name", "db.collection.name"
+DB_SUMMARY, DB_ROWS = "db.query.summary", "db.response.returned_rows"
 
 REQUEST_PARAMETERS: Mapping[str, str] = {
     "max_tokens": "gen_ai.request.max_tokens",

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable
 from typing import Any
 
-from msgspec import Struct
 from opentelemetry import trace as api
 from opentelemetry.context import Context
 from opentelemetry.sdk.trace import TracerProvider
@@ -22,13 +21,15 @@ from opentelemetry.trace import (
 )
 
 from headrace.telemetry.ended_call import EndedCall
-from headrace.telemetry.explain import EngineTrace, Stage
+from headrace.telemetry.explain import explain
 from headrace.telemetry.otel import names
+from headrace.telemetry.otel.parts import described
+from headrace.telemetry.task_spans import TaskSpan, task_spans
 from headrace.telemetry.trace_context import TraceContext
 
 SCOPE = "headrace"
-REMOTE = "attempt"
-"""Stages of this name asked another service, whose spans have theirs as parent."""
+KINDS = {"attempt": SpanKind.CLIENT, "sql": SpanKind.CLIENT}
+"""Parts that ask another service or an engine of databases."""
 _NS = 1_000_000_000
 
 
@@ -53,14 +54,6 @@ class CallIds(IdGenerator):
         return int(given, 16) if given else self._random.generate_span_id()
 
 
-class _Part(Struct, frozen=True):
-    name: str
-    start_s: float
-    end_s: float
-    attributes: Mapping[str, Any]
-    span_id: str = ""
-
-
 class SpanWriter:
     """Writes the spans of calls, on one thread."""
 
@@ -81,28 +74,26 @@ class SpanWriter:
         if call.error is not None or call.status >= 500:
             root.set_status(Status(StatusCode.ERROR, call.error))
         own = api.set_span_in_context(root)
-        self._write_parts(call, own)
+        tree = explain(call.stages, call.traces, call.total_s)
+        self._write_parts(task_spans(tree, call.trace.span_id), call, own)
         root.end(_ns(call.arrived_s + call.total_s))
         return own
 
-    def _write_parts(self, call: EndedCall, own: Context) -> None:
-        """Spans of the parts, each within the smallest one that holds it."""
-        parts = sorted(parts_of(call), key=lambda part: (part.start_s, -part.end_s))
-        around: list[tuple[_Part, Context]] = []
+    def _write_parts(self, parts: Iterable[TaskSpan], call: EndedCall, own: Context) -> None:
+        """Spans of the parts, each a child of what it is a part of."""
+        contexts = {call.trace.span_id: own}
         for part in parts:
-            while around and not _holds(around[-1][0], part):
-                around.pop()
-            is_remote = part.name == REMOTE
+            about = described(part)
             self._ids.give(span_id=part.span_id)
             span = self._tracer.start_span(
-                part.name,
-                around[-1][1] if around else own,
-                SpanKind.CLIENT if is_remote else SpanKind.INTERNAL,
-                part.attributes,
+                *(about.name, contexts[part.parent_id], KINDS.get(part.name, SpanKind.INTERNAL)),
+                about.attributes,
                 start_time=_ns(call.arrived_s + part.start_s),
             )
+            if part.error:
+                span.set_status(Status(StatusCode.ERROR, part.error))
             span.end(_ns(call.arrived_s + part.end_s))
-            around.append((part, api.set_span_in_context(span)))
+            contexts[part.span_id] = api.set_span_in_context(span)
 
 
 def parent_of(trace: TraceContext) -> Context:
@@ -140,58 +131,6 @@ def call_attributes(call: EndedCall) -> dict[str, Any]:
     for field, name in names.REQUEST_PARAMETERS.items():
         found[name] = getattr(call.params, field, None)
     return {name: value for name, value in found.items() if value is not None}
-
-
-def parts_of(call: EndedCall) -> Iterator[_Part]:
-    """The parts of a call, in seconds since its arrival."""
-    for stage in call.stages:
-        yield _of_stage(stage)
-    for number, one in enumerate(call.traces):
-        yield from _of_engine(one, number, len(call.traces))
-
-
-def _of_stage(stage: Stage) -> _Part:
-    detail = {name: value for name, value in stage.detail.items() if name != "span_id"}
-    span_id = str(stage.detail.get("span_id", ""))
-    return _Part(stage.name, stage.start_s, stage.end_s, _attributes(detail), span_id)
-
-
-def _of_engine(trace: EngineTrace, number: int, count: int) -> Iterator[_Part]:
-    at_s, timing, usage = trace.submitted_s, trace.timing, trace.usage
-    detail = {
-        "prompt_tokens": usage.prompt_tokens,
-        "cached_tokens": usage.cached_tokens,
-        "cache_miss": usage.cache_miss_reason,
-    }
-    name = "engine" if count == 1 else f"prompt {number}"
-    yield _Part(name, at_s, max(trace.ended_s, at_s + timing.total_s), _attributes(detail))
-    yield _Part("queue", at_s, at_s + timing.queue_s, {})
-    chunk = 0
-    for share in trace.shares:
-        chunk += share.kind != "decode"
-        facts = {
-            "tokens": share.tokens,
-            "steps": share.steps,
-            "batch": share.rows / max(share.steps, 1),
-            "predicted_s": share.predicted_s or None,
-            "executor_s": share.run_s,
-            "drafted": share.drafted or None,
-            "accepted": share.accepted if share.drafted else None,
-        }
-        name = f"prefill {chunk}" if share.kind == "prefill" else share.kind
-        yield _Part(name, at_s + share.start_s, at_s + share.end_s, _attributes(facts))
-
-
-def _attributes(detail: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        f"headrace.{name}": value
-        for name, value in detail.items()
-        if isinstance(value, str | int | float | bool)
-    }
-
-
-def _holds(outer: _Part, inner: _Part) -> bool:
-    return outer.start_s <= inner.start_s and inner.end_s <= outer.end_s
 
 
 def _ns(seconds: float) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, cast
 
@@ -120,13 +120,17 @@ class McpSession:
                 await self.close()
                 raise self._failure(error) from None
 
-    async def call(self, tool: str, arguments: Arguments, key: str = "") -> ToolResult:
-        """Call a tool; a server that knows the `key` need not do twice what it has done. Raises
-        ToolUnavailable or ToolTimeout, after which the session has ended."""
+    async def call(
+        self, tool: str, arguments: Arguments, key: str = "", trace: Mapping[str, str] | None = None
+    ) -> ToolResult:
+        """Call a tool; a server that knows the `key` need not do twice what it has done. `trace` are the
+        headers of W3C's Trace Context. Raises ToolUnavailable or ToolTimeout, after which the session has
+        ended."""
         client, timeout_s = self._live(), self._settings.timeout
         params = types.CallToolRequestParams(name=tool, arguments=dict(arguments))
-        if key:
-            params.meta = {"idempotencyKey": key}
+        meta = {**(trace or {}), **({"idempotencyKey": key} if key else {})}
+        if meta:
+            params.meta = cast("types.RequestParamsMeta", meta)
         request = types.CallToolRequest(params=params)
         self.running += 1
         try:

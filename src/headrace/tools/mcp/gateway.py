@@ -16,6 +16,7 @@ from headrace.config.secrets import KeyOf
 from headrace.errors import HeadraceError, Overloaded, UsageError
 from headrace.inference.call_context import CallContext
 from headrace.inference.loop_thread import LoopThread
+from headrace.telemetry.trace_context import trace_headers
 from headrace.tools.arguments import check_arguments, check_value
 from headrace.tools.mcp.client import McpSession
 from headrace.tools.mcp.pins import (
@@ -40,9 +41,11 @@ from headrace.tools.tool import (
     ToolUnavailable,
     UnknownTool,
 )
+from headrace.tools.toolbox import noted, tool_part
 from headrace.tools.visible import visible
 
 RELIST_S = 60.0
+NO_TRACE: Mapping[str, str] = {}
 MAX_SESSIONS = 8
 """Of a server: each key has its own."""
 FAILURES = 3
@@ -165,9 +168,10 @@ class McpGateway:
 
     async def run(self, name: str, arguments: Arguments, call: CallContext, key: str = "") -> ToolResult:
         """Call a tool by its merged name, from any loop."""
-        with call.stage("tool", tool=name):
-            work = self._run(name, arguments, call.account.name, key)
-            return await asyncio.wrap_future(self._thread.submit(work))
+        with tool_part(call, name, arguments, name.partition("__")[0]) as (own, note):
+            meta = trace_headers(own.trace, own.trace.span_id)
+            work = self._run(name, arguments, call.account.name, key, meta)
+            return noted(note, await asyncio.wrap_future(self._thread.submit(work)))
 
     def call(self, name: str, arguments: Arguments, key: str = "") -> ToolResult:
         """Call a tool and wait."""
@@ -229,7 +233,14 @@ class McpGateway:
             error = f"it was not approved: headrace mcp approve {server.name}"
         return ServerState(name=server.name, tools=tools, error=error)
 
-    async def _run(self, name: str, arguments: Arguments, key: str, idempotency_key: str = "") -> ToolResult:
+    async def _run(
+        self,
+        name: str,
+        arguments: Arguments,
+        key: str,
+        idempotency_key: str = "",
+        trace: Mapping[str, str] = NO_TRACE,
+    ) -> ToolResult:
         server_name, _, tool = name.partition("__")
         server = self._servers.get(server_name)
         if server is None or not tool or not server.admits(key):
@@ -244,7 +255,7 @@ class McpGateway:
             await session.relist(RELIST_S)
             _compare(server, session)
             self._usable(server, tool)
-            result = await session.call(tool, arguments, idempotency_key)
+            result = await session.call(tool, arguments, idempotency_key, trace)
         except ToolUnavailable as error:
             server.count(error)
             raise

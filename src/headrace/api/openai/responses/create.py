@@ -39,7 +39,8 @@ async def create_response(http: HttpRequest) -> Response:
     """Answer a conversation with items: text, reasoning, calls. Kept for 30 days unless `store` is false."""
     service, call = get_service(http), call_of(http)
     store = service.responses
-    body = await read_checked(ResponseBody, http)
+    with call.stage("read request"):
+        body = await read_checked(ResponseBody, http)
     logprobs, is_streamed = body.wants_logprobs, bool(body.stream)
     opening = _opened(body, call, service)
     if body.background:
@@ -67,11 +68,13 @@ async def _opened(
         inputs, items = _items(service.responses, body, owner)
         return owner, inputs, items, body.request(response_id, items)
 
-    owner, inputs, items, request = await service.run_in_thread(prepared)
+    with call.stage("read conversation"):
+        owner, inputs, items, request = await service.run_in_thread(prepared)
     if body.background:
         service.responses.check_background(owner, call.account)
     if body.runs_tools:
-        handler = await agent_of(body, items, request, call, service)
+        with call.stage("choose tools"):
+            handler = await agent_of(body, items, request, call, service)
         stream = await open_stream(handler, request, call)
     else:
         stream = await service.open(request, call)
