@@ -27,6 +27,7 @@ COMMANDS = {
     "search": "Search indexes of documents, by words and by meaning.",
     "sql": "Run SQL over the datasets of headrace.toml.",
     "nsql": "Ask the datasets of headrace.toml a question in words.",
+    "ask": "Ask data and documents a question, answered with citations.",
     "agent": "Let a model use tools until a task is done.",
     "explain": "Show where the time of a request went, or would go.",
     "requests": "List the latest requests of a running server.",

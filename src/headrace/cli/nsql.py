@@ -74,13 +74,20 @@ async def _ask(
     question: str, datasets: tuple[str, ...], count: int, model: str | None, engine: DataEngine
 ) -> NsqlAnswer:
     async with AsyncLLM(model) as llm:
-        asked = NsqlQuestion(
-            text=question,
-            request=ChatRequest(id=new_id(), messages=()),
-            datasets=datasets,
-            candidates=count,
-        )
-        return await answer_question(asked, _Engine(engine), llm.handler, new_call({}))
+        return await answer_by_sql(question, datasets, count, llm, engine)
+
+
+async def answer_by_sql(
+    question: str, datasets: tuple[str, ...], count: int, llm: AsyncLLM, engine: DataEngine
+) -> NsqlAnswer:
+    """The best of `count` statements of a model, and its rows; all datasets where none are named."""
+    asked = NsqlQuestion(
+        text=question,
+        request=ChatRequest(id=new_id(), messages=()),
+        datasets=datasets,
+        candidates=count,
+    )
+    return await answer_question(asked, _Engine(engine), llm.handler, new_call({}))
 
 
 class _Engine:

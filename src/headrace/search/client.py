@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from headrace.config.settings import Settings
 from headrace.inference.call_context import CallContext
 from headrace.inference.keywords import new_call
@@ -96,6 +98,14 @@ class SearchClient:
             reader.close()
         index.maintain()
         return report
+
+    def nearest(self, text: str, others: Sequence[str], name: str = EMBEDDER) -> list[int]:
+        """The places of texts, those nearest to `text` first, by the vectors of the model of that name."""
+        call, model = new_call(), IndexModel(self._runner, name)
+        [query] = self._loop.run(model.vectors([text], call, "query", ["the text"]))
+        names = [f"text {place}" for place in range(len(others))]
+        vectors = self._loop.run(model.vectors(others, call, "document", names))
+        return [int(place) for place in np.argsort(-(vectors @ query), kind="stable")] if others else []
 
     def close(self) -> None:
         """Unload the models."""
