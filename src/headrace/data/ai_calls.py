@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
+from decimal import Decimal
 from typing import Any, cast
 
 import msgspec
@@ -227,4 +228,4 @@ def _plain_value(value: Any) -> Constant:
         return {str(key): _plain_value(one) for key, one in cast("dict[Any, Any]", value).items()}
     if isinstance(value, list | tuple):
         return [_plain_value(one) for one in cast("list[Any]", value)]
-    return str(value)
+    return float(value) if isinstance(value, Decimal) else str(value)
