@@ -1,11 +1,16 @@
 """Texts to vectors beside other engines, in alternation.
 
-    python bench/encoders/compare.py FOLDER --peer-python VENV/bin/python [--rounds 5]
+    python bench/encoders/compare.py FOLDER --peer-python VENV/bin/python --prepare
+    python bench/encoders/compare.py FOLDER --peer-python VENV/bin/python [--rounds 3] [--many-rounds 1]
 
-FOLDER has the models of make_models.py and `texts.json`, a list of texts of real lengths. All engines stay
-loaded; in each round each encodes the same texts, one after the other. The peers run in a Python of their own
-with torch, onnxruntime, openvino, nncf and sentence-transformers. Writes FOLDER/results.json and prints the
-tables.
+FOLDER has the models of make_models.py and `texts.json`, a list of texts of real lengths. `--prepare`
+exports, quantizes and packs them and computes vectors in float32, so that what is measured then takes
+minutes. All engines of a shape stay loaded; in each round each encodes the same texts, one after the
+other: single texts in `--rounds`, all together in `--many-rounds`. The peers run in a Python of their own
+with torch, onnxruntime, openvino, nncf and sentence-transformers. Each cell is written to
+FOLDER/results.json once it is measured, and a run that begins again goes on after it; `--seconds` ends it
+before a cell that it has no time for. `headrace-int8-avx2` is ours with HEADRACE_ISA=avx2; the others
+choose their instructions themselves.
 """
 
 from __future__ import annotations
@@ -16,16 +21,23 @@ import os
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 WORKER = Path(__file__).parent / "worker.py"
-OURS = ("headrace-int8", "headrace-bf16")
+OURS = ("headrace-int8", "headrace-bf16", "headrace-int8-avx2")
 PEERS = ("onnxruntime-int8", "openvino-int8", "torch-bf16")
 CASES = {"1 of 8 words": (1, 8), "1 of 180 words": (1, 180), "512 texts": (512, 0)}
-SINGLE_RUNS = 20
+SINGLE_RUNS, WARM_TEXTS = 20, 32
+
+
+EXACT = "exact.npy"
+Row = dict[str, Any]
+"""Of one shape and case."""
 
 
 class Worker:
@@ -39,6 +51,7 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
+            env=dict(os.environ, **({"HEADRACE_ISA": "avx2"} if engine.endswith("-avx2") else {})),
         )
         self.ready_s = self._answer()["ready_s"]
 
@@ -74,67 +87,83 @@ def texts_of(case: str, texts: Sequence[str]) -> list[str]:
     return [" ".join(running[:words])]
 
 
-def measure(worker: Worker, texts: Sequence[str]) -> float:
+def measure(worker: Worker, texts: Sequence[str], vectors: Path) -> float:
     """Seconds of one encoding; of single texts the median of several."""
     runs = SINGLE_RUNS if len(texts) == 1 else 1
-    return statistics.median(worker.encode(texts) for _ in range(runs))
+    return statistics.median(worker.encode(texts, vectors) for _ in range(runs))
 
 
-def compare(folder: Path, shape: str, asked: argparse.Namespace) -> list[dict[str, object]]:
-    """The rows of one model: seconds by engine, ratios to ours of each round, cosine to float32."""
-    texts = json.loads((folder / "texts.json").read_text())
-    path = folder / shape
-    (path / "calibration.json").write_text(json.dumps(texts[:64]))
-    engines = [name for name in (*OURS, *PEERS) if name in asked.engines.split(",")]
+def started(path: Path, asked: argparse.Namespace) -> list[Worker]:
+    """The engines that can load the model of a folder."""
     workers: list[Worker] = []
-    rows: list[dict[str, object]] = []
+    for name in [name for name in (*OURS, *PEERS) if name in asked.engines.split(",")]:
+        python = Path(sys.executable) if name in OURS else asked.peer_python
+        try:
+            workers.append(Worker(python, name, path, asked.threads))
+        except RuntimeError as error:
+            print(f"{path.name}: left out: {error}", file=sys.stderr)
+    return workers
+
+
+def prepare(folder: Path, shape: str, asked: argparse.Namespace) -> None:
+    """Everything that is made once for a model."""
+    from headrace import LLM
+
+    path, texts = folder / shape, json.loads((folder / "texts.json").read_text())
+    (path / "calibration.json").write_text(json.dumps(texts[:64]))
+    for worker in started(path, asked):
+        print(f"{shape}: {worker.engine} is ready after {worker.ready_s:.0f} s", flush=True)
+        worker.close()
+    if not (path / EXACT).is_file():
+        with LLM(path, quantization="keep", cache_dir=None) as llm:
+            np.save(path / EXACT, llm.embed(texts_of("512 texts", texts)))
+
+
+def compare(folder: Path, shape: str, asked: argparse.Namespace, rows: list[Row], end_s: float) -> None:
+    """Adds the missing cells of one model to the rows: seconds by engine and round, cosine to float32."""
+    path, texts = folder / shape, json.loads((folder / "texts.json").read_text())
+    known = {(row["shape"], row["case"]) for row in rows}
+    missing = [case for case in CASES if (shape, case) not in known]
+    if not missing or time.monotonic() > end_s:
+        return
+    workers, exact = started(path, asked), np.load(path / EXACT)
     try:
-        for name in engines:
-            python = Path(sys.executable) if name in OURS else asked.peer_python
-            try:
-                workers.append(Worker(python, name, path, asked.threads))
-            except RuntimeError as error:
-                print(f"{shape}: left out: {error}", file=sys.stderr)
-        for case in CASES:
+        for case in missing:
+            if time.monotonic() > end_s:
+                return
             chosen = texts_of(case, texts)
             for worker in workers:  # once, so that all are warm
-                worker.encode(chosen, path / f"{worker.engine}.npy")
+                worker.encode(chosen[:WARM_TEXTS])
             seconds: dict[str, list[float]] = {worker.engine: [] for worker in workers}
-            for _ in range(asked.rounds):
+            for _ in range(asked.rounds if len(chosen) == 1 else asked.many_rounds):
                 for worker in workers:
-                    seconds[worker.engine].append(measure(worker, chosen))
-            rows.append({"shape": shape, "case": case, "seconds": seconds})
-            print(table_line(rows[-1]), flush=True)
-        rows[-1]["cosine"] = cosines(path, [worker.engine for worker in workers], chosen)
-        print(f"{shape}: mean cosine to float32: {rows[-1]['cosine']}", flush=True)
+                    seconds[worker.engine].append(measure(worker, chosen, path / f"{worker.engine}.npy"))
+            row: Row = {"shape": shape, "case": case, "seconds": seconds}
+            if len(chosen) > 1:
+                row["cosine"] = {name: cosine(path / f"{name}.npy", exact) for name in seconds}
+            rows.append(row)
+            (folder / "results.json").write_text(json.dumps(rows, indent=1))
+            print(table_line(row), flush=True)
     finally:
         for worker in workers:
             worker.close()
-    return rows
 
 
-def cosines(path: Path, engines: Sequence[str], texts: Sequence[str]) -> dict[str, float]:
-    """The mean cosine of each engine's vectors to those of our float32 reference."""
-    from headrace import LLM
-
-    with LLM(path, quantization="keep", cache_dir=None) as llm:
-        exact = llm.embed(list(texts))
-    found: dict[str, float] = {}
-    for name in engines:
-        vectors = np.load(path / f"{name}.npy")
-        found[name] = round(float((vectors * exact).sum(1).mean()), 5)
-    return found
+def cosine(vectors: Path, exact: np.ndarray) -> float:
+    """The mean cosine of an engine's vectors to those in float32."""
+    return round(float((np.load(vectors) * exact).sum(1).mean()), 5)
 
 
-def table_line(row: dict[str, object]) -> str:
+def table_line(row: Row) -> str:
     """Medians, and the ratio of each engine's time to that of our int8."""
-    seconds: dict[str, list[float]] = row["seconds"]  # type: ignore[assignment]
+    seconds: dict[str, list[float]] = row["seconds"]
     ours = seconds[next(iter(seconds))]
     cells = []
     for name, times in seconds.items():
         ratio = statistics.median(other / own for other, own in zip(times, ours, strict=True))
         cells.append(f"{name} {statistics.median(times) * 1e3:.1f} ms ({ratio:.2f})")
-    return f"{row['shape']}, {row['case']}: " + " | ".join(cells)
+    exact = f"; mean cosine to float32: {row['cosine']}" if "cosine" in row else ""
+    return f"{row['shape']}, {row['case']}: " + " | ".join(cells) + exact
 
 
 def main() -> None:
@@ -144,13 +173,21 @@ def main() -> None:
     parser.add_argument("--peer-python", type=Path, required=True)
     parser.add_argument("--shapes", default="minilm,bert,modernbert,xlmr")
     parser.add_argument("--engines", default=",".join((*OURS, *PEERS)))
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--many-rounds", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--prepare", action="store_true")
     asked = parser.parse_args()
-    rows: list[dict[str, object]] = []
+    end_s, results = time.monotonic() + asked.seconds, asked.folder / "results.json"
+    rows: list[Row] = json.loads(results.read_text()) if results.is_file() else []
     for shape in asked.shapes.split(","):
-        rows += compare(asked.folder, shape, asked)
-        (asked.folder / "results.json").write_text(json.dumps(rows, indent=1))
+        if asked.prepare:
+            prepare(asked.folder, shape, asked)
+        else:
+            compare(asked.folder, shape, asked, rows, end_s)
+    if not asked.prepare:
+        print("\n" + "\n".join(map(table_line, rows)))
 
 
 if __name__ == "__main__":

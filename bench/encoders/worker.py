@@ -2,9 +2,10 @@
 
     python bench/encoders/worker.py ENGINE FOLDER THREADS
 
-ENGINE is headrace-int8, headrace-bf16, onnxruntime-int8, openvino-int8 or torch-bf16. What is measured is
-everything from texts to vectors. The peers get what their documentation advises: texts sorted by length,
-padded in batches of 32. With `"vectors": PATH` the vectors are saved.
+ENGINE is headrace-int8 (headrace-int8-avx2 where HEADRACE_ISA says so), headrace-bf16, onnxruntime-int8,
+openvino-int8 or torch-bf16. What is measured is everything from texts to vectors. The peers get what their
+documentation advises: texts sorted by length, padded in batches of 32. With `"vectors": PATH` the vectors are
+saved.
 """
 
 from __future__ import annotations
@@ -163,7 +164,7 @@ def torch_bf16(folder: Path, threads: int) -> Encode:
 
 def engine(name: str, folder: Path, threads: int) -> Encode:
     """The engine of that name."""
-    kind, _, weights = name.partition("-")
+    kind, weights = name.split("-")[:2]
     if kind == "headrace":
         return headrace(folder, threads, weights)
     return {"onnxruntime": onnxruntime, "openvino": openvino, "torch": torch_bf16}[kind](folder, threads)

@@ -58,6 +58,10 @@ def test_nothing_is_computed_and_the_prefix_is_found(server: Running) -> None:
     assert engine["output_tokens"] == 12 and part(warm, "decode")["detail"]["steps"] == 11
     assert engine["kv_pages"] > 0 and engine["kv_bytes"] > 0
     assert part(warm, "prefill 1")["predicted_s"] > 0 and part(warm, "decode")["predicted_s"] > 0
+    [logged] = (
+        server.http().get("/v1/requests", params={"endpoint": "/v1/explain", "limit": 1}).json()["data"]
+    )
+    assert logged["output_tokens"] is None  # they are only predicted
     assert abs(engine["usd"] - 0.001 * warm["predicted_s"]) < 1e-9
     assert part(warm, "decode")["measured_s"] == 0
 

@@ -202,3 +202,10 @@ def test_without_tools_nothing_changes(served: Served) -> None:
     asked: list[ChatRequest] = served.says("x").requests
     served.client.responses.create(input="x")
     assert asked[0].tools is None
+
+
+def test_a_choice_among_tools_of_the_server_is_refused(served: Served) -> None:
+    """A call that is demanded would be demanded at each step."""
+    served.says("never")
+    with pytest.raises(openai.BadRequestError, match="the model decides which tools of this server"):
+        served.client.responses.create(input="x", tools=[SHOP], tool_choice="required")  # type: ignore[list-item]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import openai
 import pytest
 from in_process import Running, server_of
+from scripted import ScriptedModel
 
 from encoder_models import load_encoders
 
@@ -119,3 +121,35 @@ def test_wrong_filters_and_sizes(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="max_num_results"):
         client.vector_stores.search(store.id, query="x", max_num_results=51)
     assert client.vector_stores.search(store.id, query="x").data == []
+
+
+def test_a_response_searches_the_stores_that_it_names(
+    served: Running, client: openai.OpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("mcp", reason="needs headrace[tools]")
+    lemons = upload(client, "fruit.md", FRUIT)
+    store = client.vector_stores.create(name="Fruit", file_ids=[lemons])
+    other = client.vector_stores.create(file_ids=[upload(client, "apples.txt", b"Lemons on an apple tree")])
+    model = ScriptedModel(lambda request: said.pop(0))
+    service = served.server.config.app.state.service  # type: ignore[union-attr]
+    monkeypatch.setattr(service, "handler", model)
+    said: list[Any] = [[("file_search", {"query": "sour lemons"})], "Lemons are sour."]
+    tool: Any = {"type": "file_search", "vector_store_ids": [store.id], "max_num_results": 1}
+    reply = client.responses.create(input="What is sour?", tools=[tool])
+    assert reply.output_text == "Lemons are sour."
+    [call] = [one for one in reply.output if one.type == "mcp_call"]
+    [found] = json.loads(call.output or "")
+    assert (found["file_id"], found["filename"]) == (lemons, "fruit.md")
+    assert [spec.name for spec in model.requests[0].tools.callable] == ["file_search"]  # type: ignore[union-attr]
+    for wrong, words in (
+        ({"filters": {"type": "no"}}, "filters"),
+        ({"vector_store_ids": []}, "vector_store_ids"),
+        ({"nothing": 1}, "nothing"),
+    ):
+        with pytest.raises(openai.BadRequestError, match=words):
+            client.responses.create(input="x", tools=[tool | wrong])
+    with pytest.raises(openai.BadRequestError, match="one file_search"):
+        client.responses.create(input="x", tools=[tool, tool | {"vector_store_ids": [other.id]}])
+    stranger = served.openai(api_key="two")
+    with pytest.raises(openai.NotFoundError, match="no vector store"):
+        stranger.responses.create(input="x", tools=[tool])

@@ -57,6 +57,7 @@ def test_requests_and_where_their_time_went(server: Running, capsys: pytest.Capt
     assert re.search(r"^ +prefill 1 +[\d.]+ ms", capsys.readouterr().out, re.M)
     assert headrace("explain", "my-own", "--id", "--json", *flags) == 0
     assert json.loads(capsys.readouterr().out)["name"] == "request"
+    assert headrace("explain", "req_0123", *flags) == 1
     assert headrace("explain", "req_" + "0" * 32, *flags) == 1
     assert "there is no request" in capsys.readouterr().err
 

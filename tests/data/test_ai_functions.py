@@ -160,6 +160,14 @@ def test_parameters_and_names_of_columns(ask: Asking) -> None:
     assert computed(found) == (2, 2)
 
 
+def test_a_number_with_a_point_is_an_option(ask: Asking) -> None:
+    """DuckDB gives it as a decimal."""
+    sql = "SELECT ai('x', temperature := 0.5, seed := 3, max_tokens := 2) FROM mails LIMIT 1"
+    assert computed(ask(sql)) == (1, 1)
+    with pytest.raises(InvalidRequest, match=r"temperature is 2\.5"):
+        ask(sql.replace("0.5", "2.5"))
+
+
 @pytest.mark.parametrize(
     ("sql", "words"),
     [

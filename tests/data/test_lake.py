@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 import headrace
+from headrace.config.extras import ExtraMissing
+from headrace.data.client import Rows
+from headrace.data.job import SqlAnswer
 
 pa = pytest.importorskip("pyarrow", reason="headrace[data] is not installed")
 ROWS = [{"id": 1, "city": "Rome"}, {"id": 2, "city": "Oslo"}, {"id": 3, "city": "Bonn"}]
@@ -46,6 +49,16 @@ def test_excel(tmp_path: Path) -> None:
         book.active.append(row)
     book.save(tmp_path / "a.xlsx")
     assert read(f"file:{tmp_path}/a.xlsx") == ROWS  # numbers of Excel are floats, which equal these
+
+
+def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No extra has these two."""
+    pytest.importorskip("duckdb", reason="needs headrace[data]")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    rows = Rows(SqlAnswer((), 0, b""))
+    for library in ("pandas", "polars"):
+        with pytest.raises(ExtraMissing, match=f"pip install {library}"):
+            getattr(rows, library)()
 
 
 @pytest.mark.parametrize("library", ["pandas", "polars"])

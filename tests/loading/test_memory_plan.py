@@ -9,10 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.loading.memory_plan import step_options
 from headrace.loading.options import EngineOptions
 from headrace.loading.planned_model import prepare
-from headrace.weights.head import Head
 from headrace.weights.packing.packed_weights import predicted_bytes
 from random_model import random_model
 from tiny import tiny_model
@@ -91,11 +89,3 @@ def test_of_a_mixture_the_experts_of_one_token_count_and_routers_stay_fine(tmp_p
     assert prepared.plan.weight_bytes_per_token == others + experts * 2 // 8
     assert {w.format for w in prepared.wanted if w.name.endswith("moe.gate.weight")} == {"bf16"}
     assert {w.format for w in prepared.wanted if "experts" in w.name} == {"int8"}
-
-
-def test_steps_of_sparse_models_are_short() -> None:
-    """Their every token has scores for the whole vocabulary, which the plan counts."""
-    options = EngineOptions(max_batch_tokens=4096, max_num_seqs=16)
-    assert step_options(options, Head(kind="masked_lm")).max_batch_tokens == 128
-    assert step_options(options, Head(kind="classify", labels=("a",))) is options
-    assert step_options(options, None) is options

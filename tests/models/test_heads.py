@@ -18,6 +18,7 @@ from headrace.loading.planned_model import model_of
 from headrace.loading.program_weights import ProgramWeights
 from headrace.models.registry import Model, find_model
 from headrace.ops.value import Ints
+from headrace.program.fuse import fuse
 from headrace.program.program import Program
 from headrace.program.record import record
 from headrace.program.verify import verify
@@ -71,6 +72,18 @@ def test_a_text_has_the_same_bits_alone_and_in_a_batch(name: str) -> None:
     both = replace(both, rows=rows_of(model.pooling, both.query_starts))
     rows = executor_for("native", program, parts, threads=3).run(both)
     assert np.array_equal(rows[-len(expected) :], expected)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if "masked_lm" in name])
+def test_sparse_vectors_need_no_product_of_all_tokens_with_the_vocabulary(name: str) -> None:
+    """Nothing has a row for each token and a column for each entry of the vocabulary: its memory would be
+    8 GB for a vocabulary of 250,000 and 8,192 tokens."""
+    program = fuse(loaded(name)[1])
+    [product] = [one for one in program.instructions if one.name == "max_linear"]
+    assert [part.name for part in product.parts] == ["linear", "pool"]
+    vocabulary = program.output.shape[1]
+    made = [value for one in program.instructions for value in one.outputs]
+    assert [value.shape[0] for value in made if value.shape[1] == vocabulary] == ["R", "R"]
 
 
 def folder_with(tmp_path: Path, **changes: object) -> Path:

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -77,6 +77,9 @@ def test_what_is_too_long_is_cut_only_when_asked(embedder: LLM) -> None:
         ([], {}, "documents"),
         (["a"] * 2049, {}, "documents"),
         (["a"], {"top_n": 0}, "top_n"),
+        ("abc", {}, "documents"),
+        (["a", 1], {}, "documents"),
+        (["a", None], {}, "documents"),
         (["a"], {"max_tokens_per_doc": 0}, "max_tokens_per_doc"),
     ],
 )
@@ -86,6 +89,18 @@ def test_bad_arguments_are_named(
     with pytest.raises(InvalidRequest) as caught:
         embedder.rerank("cat", documents, **more)
     assert caught.value.param == param
+
+
+def test_what_is_no_text_is_named(embedder: LLM) -> None:
+    wrong: Any = 1
+    with pytest.raises(InvalidRequest, match="must be a text"):
+        embedder.rerank(wrong, ["a"])
+    with pytest.raises(InvalidRequest, match=r"pairs\[1\] is 1"):
+        embedder.score([("a", wrong)])
+    for pair in ("ab", ("a",), ("a", "b", "c"), None):
+        with pytest.raises(InvalidRequest, match=r"pairs\[0\] is .*, it must be two texts"):
+            embedder.score([cast("Any", pair)])
+    assert np.array_equal(embedder.embed("a", truncate=wrong), embedder.embed("a"))
 
 
 def test_a_generator_reranks_only_when_told_to(decoder: LLM) -> None:

@@ -13,7 +13,7 @@ from tool_servers import GatewayMaker, raw
 from headrace import Agent
 from headrace.cli.main import main
 from headrace.config.sources import load_settings
-from headrace.errors import UsageError
+from headrace.errors import InvalidRequest, UsageError
 
 
 def script(*said: Any) -> ScriptedModel:
@@ -100,6 +100,26 @@ def test_an_mcp_server_with_approval_and_a_run_that_goes_on(gateway: GatewayMake
             Agent(handler=model, tools=wrong, settings=settings)
     with pytest.raises(UsageError, match="budget"):
         Agent(handler=model, budget={"stepps": 3})
+
+
+def test_a_run_does_not_go_on_without_a_tool_that_it_has_called(tmp_path: Path) -> None:
+    def ring(name: str) -> str:
+        return f"rang at {name}"
+
+    def wait() -> str:
+        return "waited"
+
+    store = tmp_path / "store.sqlite3"
+    said = ([("ring", {"name": "Bob"})], "done")
+    with Agent(handler=script(*said), tools=[ring], store=store, budget={"steps": 1}) as agent:
+        run_id = agent.run("x").run_id
+    with (
+        Agent(handler=script(*said), tools=[wait], store=store) as agent,
+        pytest.raises(InvalidRequest, match="calls 'ring', which is none of its tools now"),
+    ):
+        agent.run("x", run_id=run_id)
+    with Agent(handler=script(*said), tools=[ring], store=store) as agent:
+        assert agent.run("x", run_id=run_id).text == "done"
 
 
 def test_the_bundled_model_calls_a_function() -> None:

@@ -27,7 +27,7 @@ Examples:
   headrace explain req_5f0c8c6f7a3b4b9f8f3f0d1c2b3a4958
   headrace explain "Summarize the attached letter." --model Qwen/Qwen3-0.6B --max-tokens 200
 """
-_ID = re.compile(r"req_[0-9a-f]{32}")
+_ID = re.compile(r"req_\w+")  # also a part of one: no prompt looks so
 
 
 @takes_settings("host", "port", "api_key", "admin_api_key", *MODEL_SETTINGS)

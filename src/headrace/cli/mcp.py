@@ -89,12 +89,21 @@ def command(
         gateway.close()
 
 
+_SHOWN = 64
+"""Characters of a name in a table."""
+
+
+def _short(name: str) -> str:
+    """Of a name that is refused for its length: a table of it would be unreadable."""
+    return name if len(name) <= _SHOWN else f"{name[:_SHOWN]}…"
+
+
 def _list(gateway: McpGateway, names: list[str], json: bool) -> None:
     states = [gateway.checked(name) for name in names]
     if json:
         print_json([_fields(state) for state in states])
         return
-    rows = [(one.name, tool.name, tool.standing, tool.reason) for one in states for tool in one.tools]
+    rows = [(one.name, _short(tool.name), tool.standing, tool.reason) for one in states for tool in one.tools]
     if rows:
         print_table(rows, header=("SERVER", "TOOL", "STATUS", "WHY"), fit=True)
     for state in states:

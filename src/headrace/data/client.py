@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from headrace.config.extras import require
+from headrace.config.extras import ExtraMissing
 from headrace.config.settings import default_cache_dir
 from headrace.config.sources import load_settings, read_file
 from headrace.data.engine import AiWishes, DataEngine, Parameter
@@ -30,6 +31,11 @@ class HasModel(Protocol):
         ...
 
 
+def _require(library: str) -> None:
+    if importlib.util.find_spec(library) is None:
+        raise ExtraMissing(f"this needs {library}, which is not installed: pip install {library}")
+
+
 class Rows:
     """The rows of a statement: `arrow()`, `pandas()`, `polars()`, `rows()`. `usage` is what models have done
     for it (None without functions that they answer), `warnings` what is to be known of that."""
@@ -45,12 +51,12 @@ class Rows:
 
     def pandas(self) -> Any:
         """A pandas.DataFrame; ExtraMissing without pandas."""
-        require("data", "pandas")
+        _require("pandas")
         return self.arrow().to_pandas()
 
     def polars(self) -> Any:
         """A polars.DataFrame; ExtraMissing without polars."""
-        require("data", "polars")
+        _require("polars")
         return importlib.import_module("polars").from_arrow(self.arrow())
 
     def rows(self) -> list[dict[str, Any]]:

@@ -104,7 +104,8 @@ def _unparsed(tree: Node) -> StatementRefused:
     message = str(tree.get("error_message", "")).strip() or "it cannot be parsed"
     if "Only SELECT" in message:
         return StatementRefused("only SELECT may run: the statement is another kind, or changes something")
-    at = str(tree.get("position", ""))
+    place = str(tree.get("position", ""))
+    at = str(int(place) + 1) if place.isdecimal() else place  # as in all messages, from 1
     return StatementRefused(f"not a statement of SQL: {message}" + (f" (character {at})" if at else ""))
 
 

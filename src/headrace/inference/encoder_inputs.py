@@ -9,7 +9,14 @@ from msgspec.structs import replace
 
 from headrace.errors import ContextLengthExceeded, InvalidRequest
 from headrace.inference.call_context import CallContext
-from headrace.inference.requests import EmbeddingRequest, ExpandedTokens, Prompt, TextPair, Truncation
+from headrace.inference.requests import (
+    EmbeddingRequest,
+    ExpandedTokens,
+    Prompt,
+    TextPair,
+    Truncation,
+    as_truncation,
+)
 from headrace.tokenization.prompts import check_characters, prompt_ids
 
 if TYPE_CHECKING:
@@ -87,7 +94,7 @@ def _fitted(
 ) -> EncoderInput:
     """An input within the limits that the request sets; the engine refuses what exceeds the context."""
     context, count = model.context_length, len(one.ids)
-    how = Truncation() if request.truncate is True else request.truncate or None
+    how = as_truncation(request.truncate)
     limit = min(context, request.max_tokens or context, _own_limit(how, context))
     if count <= limit or one.unseen:
         return one

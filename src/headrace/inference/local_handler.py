@@ -180,6 +180,8 @@ class LocalHandler:
             await self._threads.run(model, lambda: run.submit(requests))
             while await run.next():
                 pass
+            call.usages.clear()  # nobody has used these tokens
+            call.first_token_s = None
         finally:
             call.when_ended(release)
         return model

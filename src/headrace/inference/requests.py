@@ -96,6 +96,13 @@ class Truncation(Struct, frozen=True):
     param: str = "truncate"
 
 
+def as_truncation(given: bool | Truncation) -> Truncation | None:
+    """How texts are cut, None: not at all. True is as Truncation()."""
+    if isinstance(given, Truncation):
+        return given
+    return Truncation() if given else None
+
+
 class GenerationRequest(InferenceRequest, frozen=True, kw_only=True):
     """Text is generated. `sampling` has the parameters that were given, by the names of `SamplingParams`;
     the model's defaults fill in the rest.

@@ -13,7 +13,7 @@ from headrace.executors.native import kv_bytes_per_page
 from headrace.kv.pages import PAGE_TOKENS
 from headrace.loading.check_labels import check_labels
 from headrace.loading.loader import usable_cores
-from headrace.loading.memory_plan import plan_memory, step_options
+from headrace.loading.memory_plan import plan_memory
 from headrace.loading.model_card import license
 from headrace.loading.options import EngineOptions
 from headrace.loading.planned_model import model_of
@@ -92,9 +92,7 @@ def describe(name: str | None, options: EngineOptions, *, measure: bool = False)
         wanted = weight_specs(program, ProgramWeights(checkpoint, program), options, path)
         tokenizer, template = load_text_assets(path, checkpoint.metadata)
         encodes = model.pooling is not None
-        plan, problem = _plan(
-            program, wanted, step_options(options, model.head), model.config.context, encodes
-        )
+        plan, problem = _plan(program, wanted, options, model.config.context, encodes)
         speed = None
         if plan is not None and not encodes:
             speed = _speed(program, wanted, plan, options, measure)

@@ -34,6 +34,7 @@ from headrace.weights.head import read_head
 from headrace.weights.input_rules import COLBERT
 from headrace.weights.modules import read_dense, read_modules
 from headrace.weights.pooling import Pooling, read_pooling
+from headrace.weights.quant_types.block_type import Bytes
 from headrace.weights.safetensors.export import SafetensorsExport
 from headrace.weights.safetensors.writer import write_safetensors
 from headrace.weights.span_head import has_span_head
@@ -48,26 +49,45 @@ _DTYPES = {"f32": "float32", "f16": "float16"}  # as config.json says it; else b
 
 
 class Export(Struct, frozen=True, kw_only=True):
-    """An open checkpoint found at `path`, and the type that its weights shall have."""
+    """An open checkpoint found at `path`, and the type that its weights shall have. Where they are
+    `calibrated`, `ready` are the rows of matrices by name that were rounded on a text."""
 
     checkpoint: CheckpointReader
     path: Path
     name: str
     type: str
     threads: int
+    calibrated: bool = False
+    ready: Mapping[str, Bytes] = {}
 
-    def to_gguf(self, out: Path, progress: Progress) -> list[ClassReport]:
-        """Writes a temporary GGUF file next to `out`, then renames it; nothing is left where that fails."""
-        self._check_pooling()
-        converter, model = Converter(self.threads), self._model()
-        export = GgufExport(
+    def gguf(self, converter: Converter) -> GgufExport:
+        """How it becomes GGUF."""
+        model = self._model()
+        return GgufExport(
             source=self.checkpoint,
             architecture=by_model_type(model.model_type),
             type=self.type,
             head_dim=model.config.head_dim if isinstance(model.config, DecoderConfig) else 0,
             transposed=isinstance(model.config, DecoderConfig) and model.config.transposed,
             converter=converter,
+            ready=self.ready,
         )
+
+    def folder(self, converter: Converter) -> SafetensorsExport:
+        """How it becomes a folder."""
+        return SafetensorsExport(
+            source=self.checkpoint,
+            type=self.type,
+            converter=converter,
+            calibrated=self.calibrated,
+            ready=self.ready,
+        )
+
+    def to_gguf(self, out: Path, progress: Progress) -> list[ClassReport]:
+        """Writes a temporary GGUF file next to `out`, then renames it; nothing is left where that fails."""
+        self._check_pooling()
+        converter, model = Converter(self.threads), self._model()
+        export = self.gguf(converter)
         outputs = [*self._rope_tensors(model), *export.outputs()]
         metadata = self._gguf_metadata()
         total = sum(output.nbytes for output in outputs)
@@ -96,7 +116,7 @@ class Export(Struct, frozen=True, kw_only=True):
                 f"{model.model_type} from GGUF has its matrices in a form that no folder has (turned, or in"
                 " parts): start from its folder, or write GGUF"
             )
-        export = SafetensorsExport(source=self.checkpoint, type=self.type, converter=converter)
+        export = self.folder(converter)
         modules = tuple(f"{module.path}." for module in read_dense(self.path)) if self.path.is_dir() else ()
         # Dense modules have folders of their own, which are copied.
         outputs = [output for output in export.outputs() if not output.name.startswith(modules)]

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from math import prod
 
 import psutil
-from msgspec.structs import replace
 
 from headrace.engine.client import MemoryPlan
 from headrace.errors import OutOfMemory, UsageError
@@ -18,12 +17,10 @@ from headrace.loading.options import EngineOptions
 from headrace.program.fuse import fuse
 from headrace.program.plan import plan_arena
 from headrace.program.program import Program
-from headrace.weights.head import Head
 from headrace.weights.packing.packed_weights import WeightSpec, predicted_bytes
 
 KV_SHARE_OF_FREE_MEMORY = 0.5
 DRAFT_ROWS = 32
-_VOCABULARY_ROWS = 128  # tokens of a step, beyond which the product of a masked-LM head gains nothing
 
 
 def plan_memory(
@@ -73,15 +70,6 @@ def plan_memory(
     if plan.kv_bytes > free:
         raise _does_not_fit(plan, usable)
     return plan
-
-
-def step_options(options: EngineOptions, head: Head | None) -> EngineOptions:
-    """The options with steps as short as a model can have them whose every token has a row of scores for the
-    whole vocabulary: larger steps would make it no faster."""
-    if head is None or head.kind != "masked_lm":
-        return options
-    most = max(options.max_num_seqs, _VOCABULARY_ROWS)
-    return replace(options, max_batch_tokens=min(options.max_batch_tokens, most))
 
 
 def _does_not_fit(plan: MemoryPlan, usable: int) -> OutOfMemory:

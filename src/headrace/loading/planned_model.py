@@ -17,7 +17,7 @@ from headrace.engine.speculative.draft_compatibility import check_pair
 from headrace.errors import UsageError
 from headrace.loading.check_labels import check_labels
 from headrace.loading.free_memory import free_memory_bytes
-from headrace.loading.memory_plan import plan_memory, step_options
+from headrace.loading.memory_plan import plan_memory
 from headrace.loading.options import EngineOptions
 from headrace.loading.program_weights import ProgramWeights
 from headrace.loading.text_assets import load_text_assets, served_name
@@ -137,7 +137,7 @@ def prepare_checkpoint(
         memory = plan_memory(
             program,
             wanted,
-            step_options(options, model.head),
+            options,
             context=model.config.context,
             encodes=encodes,
             draft_bytes=drafts,

@@ -12,7 +12,7 @@ from msgspec import Struct
 from headrace.errors import ContextLengthExceeded, InvalidRequest, UnsupportedModel
 from headrace.inference.call_context import CallContext
 from headrace.inference.model_runner import ModelRunner
-from headrace.inference.requests import TextPair, Truncation
+from headrace.inference.requests import TextPair, Truncation, as_truncation
 from headrace.tasks.continuation_logprobs import Ids, continuation_logprobs
 from headrace.tasks.label_scores import activated
 from headrace.tokenization.prompts import check_characters
@@ -154,7 +154,7 @@ def _fitted(
 ) -> Ids:
     """The tokens of a question, its document cut where that is asked for; the engine refuses what is longer
     than the context."""
-    how = Truncation() if truncate is True else truncate or None
+    how = as_truncation(truncate)
     most = model.context_length - 1  # the answer
     if how is None:
         return asked.ids

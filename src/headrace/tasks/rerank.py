@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from msgspec import Struct
@@ -23,7 +23,7 @@ from headrace.tasks.classify import classify
 from headrace.tasks.judge import judge, judges
 from headrace.tasks.label_scores import activated
 from headrace.tasks.late_interaction import max_sim, token_vector_portions, token_vectors
-from headrace.tasks.task_limits import check_count, check_texts
+from headrace.tasks.task_limits import check_count, check_strings, check_texts
 
 if TYPE_CHECKING:
     from headrace.engine.client import LoadedModel
@@ -65,6 +65,8 @@ async def rerank(
     options: PairOptions = DEFAULT_OPTIONS,
 ) -> list[DocumentScore]:
     """The documents, best first (equal ones in their order); the `top_n` best where it is given."""
+    check_strings([query], "query")
+    check_strings(documents, "documents")
     check_texts(documents, "documents")
     check_count(top_n, "top_n")
     scores = await score_pairs(runner, name, [TextPair(query, one) for one in documents], call, options)
@@ -84,6 +86,8 @@ async def score_pairs(
     Raises InvalidRequest where the model can score no pairs, ContextLengthExceeded for a pair that is too
     long unless it may be cut.
     """
+    for pair in pairs:
+        check_strings((pair.first, pair.second), "pairs")
     check_count(options.max_tokens_per_doc, "max_tokens_per_doc")
     name = name or runner.able("rerank") or runner.able("embed")
     async with runner.lease(name, call, *RERANKS) as model:
@@ -117,6 +121,19 @@ async def score_pairs(
             raw=options.raw,
             truncate=options.truncate,
         )
+
+
+def as_pair(given: object, index: int) -> TextPair:
+    """Two texts as a pair; InvalidRequest for anything else."""
+    if isinstance(given, TextPair):
+        return given
+    shown = repr(given)[:100]
+    both = cast("Sequence[str]", given) if isinstance(given, tuple | list) else ()
+    if len(both) != 2:
+        raise InvalidRequest(
+            f"pairs[{index}] is {shown}, it must be two texts: (query, document)", param="pairs"
+        )
+    return TextPair(both[0], both[1])
 
 
 def _shortened(model: LoadedModel, pairs: Sequence[TextPair], most: int, call: CallContext) -> list[TextPair]:

@@ -51,6 +51,15 @@ def check_texts(texts: Sequence[object], param: str) -> None:
         )
 
 
+def check_strings(values: Sequence[object], param: str) -> None:
+    """InvalidRequest for anything but a list of texts; a text alone is no list of its characters."""
+    if isinstance(values, str):
+        raise InvalidRequest(f"{param} is a text, it must be a list of texts", param=param)
+    for index, one in enumerate(values):
+        if not isinstance(one, str):
+            raise InvalidRequest(f"{param}[{index}] is {repr(one)[:100]}, it must be a text", param=param)
+
+
 def check_searched(texts: Iterable[str], param: str) -> None:
     """InvalidRequest for texts of more than MAX_SEARCHED characters together."""
     count = sum(map(len, texts))

@@ -133,13 +133,13 @@ class TaskWork:
         self._check_open()
         with told_call() as call:
             return await reranking.rerank(
-                self.runner, None, query, list(documents), call, top_n=top_n, options=options
+                self.runner, None, query, documents, call, top_n=top_n, options=options
             )
 
     async def _score(self, pairs: Sequence[tuple[str, str] | TextPair], options: PairOptions) -> list[float]:
         self._check_open()
         check_texts(pairs, "pairs")
-        read = [pair if isinstance(pair, TextPair) else TextPair(*pair) for pair in pairs]
+        read = [reranking.as_pair(pair, index) for index, pair in enumerate(pairs)]
         with told_call() as call:
             return await reranking.score_pairs(self.runner, None, read, call, options)
 

@@ -182,7 +182,9 @@ class _Run:
         self._inner, self._tools, self._plan, self._journal = inner, tools, plan, journal
         self._call = call
         self._specs = {spec.name: spec for spec in plan.tools}
-        self._request = replace(request, tools=_with_tools(request.tools, plan.tools))
+        offered = _with_tools(request.tools, plan.tools)
+        self._request = replace(request, tools=offered)
+        self._callable = {one.name for one in offered.callable} if offered is not None else set[str]()
         self._messages = list(request.messages)
         self._kept: dict[str, bytes | None] = {}
         self._step: ModelStep | None = None
@@ -366,6 +368,13 @@ class _Run:
             ToolCall(f"call_{number}_{index}_{self._plan.run_id[-24:]}", name, arguments)
             for index, (name, arguments) in enumerate(step.calls)
         ]
+        gone = [one.name for one in calls if one.name not in self._callable]
+        if gone and str(number) in self._kept:
+            raise InvalidRequest(
+                f"step {number} of this run calls {gone[0]!r:.80}, which is none of its tools now: give that "
+                "tool again, or begin a new run",
+                param="tools",
+            )
         self._messages.append(Message("assistant", step.content or None, tool_calls=tuple(calls)))
         if step.text_reason != "stop" or not calls:
             async for batch in self._finished(number, step):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from headrace.weights.quant_types import BY_NAME
@@ -37,7 +38,7 @@ def _f32(blocks: Floats) -> Bytes:
 
 
 def _f16(blocks: Floats) -> Bytes:
-    return _half(blocks).view(np.uint8)
+    return half(blocks).view(np.uint8)
 
 
 def _bf16(blocks: Floats) -> Bytes:
@@ -54,46 +55,51 @@ def _q8_0(blocks: Floats) -> Bytes:
 
 def _q4_0(blocks: Floats) -> Bytes:
     scale, codes = symmetric(blocks, -8, 7)
-    return np.concatenate([scale.view(np.uint8), _nibbles((codes + 8).astype(np.uint8))], axis=1)
+    return q4_0_blocks(scale, codes)
+
+
+def q4_0_blocks(scale: NDArray[np.float16], codes: Floats) -> Bytes:
+    """Blocks of Q4_0: half-float scales [n, 1], codes [n, 32] from -8 to 7."""
+    return np.concatenate([scale.view(np.uint8), nibbles((codes + 8).astype(np.uint8))], axis=1)
 
 
 def _q5_0(blocks: Floats) -> Bytes:
     scale, codes = symmetric(blocks, -16, 15)
     unsigned = (codes + 16).astype(np.uint8)
-    return np.concatenate([scale.view(np.uint8), _fifth_bits(unsigned), _nibbles(unsigned)], axis=1)
+    return np.concatenate([scale.view(np.uint8), fifth_bits(unsigned), nibbles(unsigned)], axis=1)
 
 
 def _q4_1(blocks: Floats) -> Bytes:
     scale, minimum, codes = _with_minimum(blocks, 15)
-    return np.concatenate([scale.view(np.uint8), minimum.view(np.uint8), _nibbles(codes)], axis=1)
+    return np.concatenate([scale.view(np.uint8), minimum.view(np.uint8), nibbles(codes)], axis=1)
 
 
 def _q5_1(blocks: Floats) -> Bytes:
     scale, minimum, codes = _with_minimum(blocks, 31)
-    parts = [scale.view(np.uint8), minimum.view(np.uint8), _fifth_bits(codes), _nibbles(codes)]
+    parts = [scale.view(np.uint8), minimum.view(np.uint8), fifth_bits(codes), nibbles(codes)]
     return np.concatenate(parts, axis=1)
 
 
 def _q4_k(blocks: Floats) -> Bytes:
-    scales, scale, minimum, codes = _k_with_minimum(blocks, 15)
-    return np.concatenate([scale.view(np.uint8), minimum.view(np.uint8), scales, _k_nibbles(codes)], axis=1)
+    return _k_blocks(blocks, 15)
 
 
 def _q5_k(blocks: Floats) -> Bytes:
-    scales, scale, minimum, codes = _k_with_minimum(blocks, 31)
-    places = np.arange(8, dtype=np.uint8).reshape(1, 8, 1)
-    fifth = np.bitwise_or.reduce((codes >> _FOUR) << places, axis=1)
-    parts = [scale.view(np.uint8), minimum.view(np.uint8), scales, fifth, _k_nibbles(codes)]
-    return np.concatenate(parts, axis=1)
+    return _k_blocks(blocks, 31)
+
+
+def _k_blocks(blocks: Floats, top: int) -> Bytes:
+    fitted = fit_k_blocks(blocks, top)
+    return fitted.pack(fitted.codes(blocks, top), top)
 
 
 def _q6_k(blocks: Floats) -> Bytes:
     groups = blocks.reshape(-1, 16, 16)
-    wanted, _ = _fit_symmetric(groups.reshape(-1, 16), -32, 31)
+    wanted, _ = fit_symmetric(groups.reshape(-1, 16), -32, 31)
     wanted = wanted.reshape(-1, 16)
     # The largest scale, with its sign, becomes -128.
     largest = np.take_along_axis(wanted, np.abs(wanted).argmax(axis=1)[:, None], axis=1)
-    scale = _half(largest / np.float32(-128))
+    scale = half(largest / np.float32(-128))
     scales = _codes(wanted, scale.astype(np.float32), -128, 127)
     codes = _codes(groups, (scale.astype(np.float32) * scales)[:, :, None], -32, 31)
     scale = _refit(scale, blocks, (scales[:, :, None] * codes).reshape(blocks.shape))
@@ -122,30 +128,42 @@ QUANTIZERS: Mapping[str, Callable[[Floats], Bytes]] = {
 
 def symmetric(blocks: Floats, low: int, high: int) -> tuple[NDArray[np.float16], Floats]:
     """Blocks [n, size] as half-float scales [n, 1] times codes [n, size] in [low, high]."""
-    scale, codes = _fit_symmetric(blocks, low, high)
-    return _half(scale), codes
+    scale, codes = fit_symmetric(blocks, low, high)
+    return half(scale), codes
 
 
 def symmetric_bf16(blocks: Floats, low: int, high: int) -> tuple[Bytes, Floats, Floats]:
     """Blocks [n, size] as scales times codes: the scales as bf16 [n, 2 bytes] and as float32, codes."""
-    scale = _fit_symmetric(blocks, low, high)[0]
-    stored = _bf16(scale).reshape(-1, 2)
-    scale = (stored.view("<u2").astype(np.uint32) << np.uint32(16)).view(np.float32)
+    stored, scale = to_bf16(fit_symmetric(blocks, low, high)[0])
     return stored, scale, _codes(blocks, scale, low, high)
 
 
-def _fit_symmetric(blocks: Floats, low: int, high: int) -> tuple[Floats, Floats]:
-    """Of several first scales, the one whose codes with their best scale err least."""
+def to_bf16(scale: Floats) -> tuple[Bytes, Floats]:
+    """Scales [n, 1] rounded to bf16: as stored [n, 2 bytes], and as float32."""
+    stored = _bf16(scale).reshape(-1, 2)
+    return stored, (stored.view("<u2").astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+def fit_symmetric(
+    blocks: Floats, low: int, high: int, importance: Floats | None = None
+) -> tuple[Floats, Floats]:
+    """Of several first scales, the one whose codes with their best scale err least: scales [n, 1], codes
+    [n, size]. `importance` [1 or n, size] weighs the squared errors."""
     place = np.abs(blocks).argmax(axis=1)[:, None]
     extreme = np.take_along_axis(blocks, place, axis=1)
     best_scale, best_codes = np.zeros_like(extreme), np.zeros_like(blocks)
-    best_error: Floats = np.square(blocks).sum(axis=1, keepdims=True)
+    weighed = blocks if importance is None else blocks * importance
+    best_error: Floats = (weighed * blocks).sum(axis=1, keepdims=True)
     for end in (low,) if low == -high else (low, high):
         for share in _SYMMETRIC_TRIES:
             codes = _codes(blocks, extreme * np.float32(share / end), low, high)
-            fitted = _ratio((blocks * codes).sum(1, keepdims=True), (codes * codes).sum(1, keepdims=True))
-            scale = _half(fitted).astype(np.float32)
-            error: Floats = np.square(blocks - scale * codes).sum(axis=1, keepdims=True)
+            of_codes = codes if importance is None else codes * importance
+            fitted = _ratio(
+                (blocks * of_codes).sum(1, keepdims=True), (codes * of_codes).sum(1, keepdims=True)
+            )
+            scale = half(fitted).astype(np.float32)
+            errors: Floats = np.square(blocks - scale * codes)
+            error = (errors if importance is None else errors * importance).sum(axis=1, keepdims=True)
             better = error < best_error
             best_error = np.where(better, error, best_error)
             best_scale = np.where(better, scale, best_scale)
@@ -157,7 +175,7 @@ def _with_minimum(
     blocks: Floats, top: int
 ) -> tuple[NDArray[np.float16], NDArray[np.float16], NDArray[np.uint8]]:
     scale, minimum, codes = _fit_range(blocks, top, to_half=True)
-    return _half(scale), _half(minimum), codes.astype(np.uint8)
+    return half(scale), half(minimum), codes.astype(np.uint8)
 
 
 def _fit_range(
@@ -180,7 +198,7 @@ def _fit_range(
             codes = _codes(blocks - minimum, scale, 0, top)
             scale, minimum = _line(blocks, codes, below_zero=below_zero)
         if to_half:
-            scale, minimum = (_half(part).astype(np.float32) for part in (scale, minimum))
+            scale, minimum = (half(part).astype(np.float32) for part in (scale, minimum))
         codes = _codes(blocks - minimum, scale, 0, top)
         error: Floats = np.square(blocks - (scale * codes + minimum)).sum(axis=1, keepdims=True)
         better = error < best_error
@@ -209,14 +227,46 @@ def _line(blocks: Floats, codes: Floats, *, below_zero: bool) -> tuple[Floats, F
     return scale, minimum
 
 
-def _k_with_minimum(
-    blocks: Floats, top: int
-) -> tuple[Bytes, NDArray[np.float16], NDArray[np.float16], NDArray[np.uint8]]:
-    """Packed 6-bit scales, half-float scale and minimum of them, codes [n, 8, 32]."""
+class KBlocks(Struct, frozen=True, eq=False):
+    """What Q4_K and Q5_K keep of blocks of 256 besides their codes: whole scales and minima [n, 8] of 32
+    numbers each, and half-float factors [n, 1] of both. A number is factor * scale * code - factor * minimum.
+    """
+
+    scales: Floats
+    minima: Floats
+    scale: NDArray[np.float16]
+    minimum: NDArray[np.float16]
+
+    @property
+    def steps(self) -> Floats:
+        """What a code counts, [n, 8]."""
+        return self.scale.astype(np.float32) * self.scales
+
+    @property
+    def below(self) -> Floats:
+        """What is taken off, [n, 8]."""
+        return self.minimum.astype(np.float32) * self.minima
+
+    def codes(self, blocks: Floats, top: int) -> NDArray[np.uint8]:
+        """The nearest, [n, 8, 32]."""
+        groups = blocks.reshape(-1, 8, 32) + self.below[:, :, None]
+        return _codes(groups, self.steps[:, :, None], 0, top).astype(np.uint8)
+
+    def pack(self, codes: NDArray[np.uint8], top: int) -> Bytes:
+        """Blocks of Q4_K (`top` 15) or Q5_K (31), with codes [n, 8, 32]."""
+        parts = [self.scale.view(np.uint8), self.minimum.view(np.uint8), six_bits(self.scales, self.minima)]
+        if top > int(_LOW):
+            places = np.arange(8, dtype=np.uint8).reshape(1, 8, 1)
+            parts.append(np.bitwise_or.reduce((codes >> _FOUR) << places, axis=1))
+        return np.concatenate([*parts, k_nibbles(codes)], axis=1)
+
+
+def fit_k_blocks(blocks: Floats, top: int) -> KBlocks:
+    """For blocks [n, 256] with codes from 0 to `top`."""
     groups = blocks.reshape(-1, 8, 32)
     wanted, lows, _ = _fit_range(groups.reshape(-1, 32), top, below_zero=True)
     wanted, lows = wanted.reshape(-1, 8), -lows.reshape(-1, 8)
-    scale, minimum = (_half(part.max(axis=1, keepdims=True) / np.float32(63)) for part in (wanted, lows))
+    scale, minimum = (half(part.max(axis=1, keepdims=True) / np.float32(63)) for part in (wanted, lows))
     scales = _codes(wanted, scale.astype(np.float32), 0, 63)
     minima = _codes(lows, minimum.astype(np.float32), 0, 63)
     for _ in range(2):
@@ -225,14 +275,12 @@ def _k_with_minimum(
         steps = (scales[:, :, None] * codes).reshape(blocks.shape)
         below = np.repeat(minima, 32, axis=1)
         scale, minimum = _refit_two(scale, minimum, blocks, steps, below)
-    offsets = (minimum.astype(np.float32) * minima)[:, :, None]
-    codes = _codes(groups + offsets, (scale.astype(np.float32) * scales)[:, :, None], 0, top)
-    return _six_bits(scales, minima), scale, minimum, codes.astype(np.uint8)
+    return KBlocks(scales, minima, scale, minimum)
 
 
 def _refit(scale: NDArray[np.float16], blocks: Floats, steps: Floats) -> NDArray[np.float16]:
     """The half-float scale that fits given codes times their groups' scales best."""
-    fitted = _half(_ratio((blocks * steps).sum(1, keepdims=True), (steps * steps).sum(1, keepdims=True)))
+    fitted = half(_ratio((blocks * steps).sum(1, keepdims=True), (steps * steps).sum(1, keepdims=True)))
     return np.where(fitted == 0, scale, fitted)
 
 
@@ -243,7 +291,7 @@ def _refit_two(
     ss, bb, sb = ((a * b).sum(1, keepdims=True) for a, b in ((steps, steps), (below, below), (steps, below)))
     sx, bx = ((a * blocks).sum(1, keepdims=True) for a in (steps, below))
     determinant = ss * bb - sb * sb
-    fitted = _half(_ratio(sx * bb - bx * sb, determinant)), _half(_ratio(sx * sb - bx * ss, determinant))
+    fitted = half(_ratio(sx * bb - bx * sb, determinant)), half(_ratio(sx * sb - bx * ss, determinant))
 
     def error(scale: NDArray[np.float16], minimum: NDArray[np.float16]) -> Floats:
         made = scale.astype(np.float32) * steps - minimum.astype(np.float32) * below
@@ -263,25 +311,25 @@ def _ratio(above: Floats | np.float32, below: Floats) -> Floats:
     return np.where(np.abs(below) < _TINY, np.float32(0), above / safe)
 
 
-def _half(values: Floats) -> NDArray[np.float16]:
+def half(values: Floats) -> NDArray[np.float16]:
     return np.clip(values, -_LARGEST, _LARGEST).astype("<f2")
 
 
-def _nibbles(codes: NDArray[np.uint8]) -> Bytes:
+def nibbles(codes: NDArray[np.uint8]) -> Bytes:
     half = codes.shape[1] // 2
     return codes[:, :half] & _LOW | codes[:, half:] << _FOUR
 
 
-def _k_nibbles(codes: NDArray[np.uint8]) -> Bytes:
+def k_nibbles(codes: NDArray[np.uint8]) -> Bytes:
     pairs = codes.reshape(-1, 4, 2, 32)
     return (pairs[:, :, 0] & _LOW | pairs[:, :, 1] << _FOUR).reshape(-1, 128)
 
 
-def _fifth_bits(codes: NDArray[np.uint8]) -> Bytes:
+def fifth_bits(codes: NDArray[np.uint8]) -> Bytes:
     return np.packbits(codes >> _FOUR, axis=1, bitorder="little")
 
 
-def _six_bits(scales: Floats, minima: Floats) -> Bytes:
+def six_bits(scales: Floats, minima: Floats) -> Bytes:
     """Eight scales and eight minima of 6 bits in 12 bytes, as Q4_K and Q5_K hold them."""
     s, m = scales.astype(np.uint8), minima.astype(np.uint8)
     six = np.uint8(6)

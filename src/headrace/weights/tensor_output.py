@@ -87,6 +87,17 @@ class Converter(Struct):
             while pending:
                 yield self._done(pending.popleft(), loss)
 
+    def given(
+        self, name: str, rows: Iterator[Floats], data: Bytes, decode: Callable[[Bytes], Floats]
+    ) -> Iterator[Bytes]:
+        """`data` [rows of all blocks, bytes], which the blocks have become already: block by block."""
+        loss, start = self.losses.setdefault(name, Loss()), 0
+        for block in rows:
+            part = data[start : start + len(block)]
+            start += len(block)
+            loss.count(block, decode(part).reshape(block.shape))
+            yield part
+
     def _done(self, future: Future[tuple[Floats, Bytes, Floats]], loss: Loss) -> Bytes:
         block, data, back = future.result()
         loss.count(block, back.reshape(block.shape))

@@ -46,7 +46,7 @@ class VectorStores:
     @property
     def owner(self) -> str:
         """Whose they are. Indexes that `headrace ingest` makes have none."""
-        return f"key:{self.call.account.owner()}"
+        return _owner(self.call.account.owner())
 
     def make(self, name: str, metadata: dict[str, str], strategy: ChunkingStrategy | None) -> LocalIndex:
         """A new one; InvalidRequest where no model embeds, or there are too many."""
@@ -68,10 +68,7 @@ class VectorStores:
 
     def find(self, store_id: str) -> LocalIndex:
         """The vector store of that id; NotFound."""
-        try:
-            return self.service.indexes.find(store_id, self.owner)
-        except (IndexMissing, InvalidRequest):
-            raise NotFound(f"there is no vector store {store_id[:80]!r}") from None
+        return find_store(self.service, store_id, self.call.account.owner())
 
     def all(self) -> list[StoreObject]:
         """The key's vector stores, newest first."""
@@ -125,6 +122,18 @@ class VectorStores:
             )
 
         return await self.service.documents_in_thread(read)
+
+
+def find_store(service: Service, store_id: str, account: str) -> LocalIndex:
+    """The vector store of that id which an account has; NotFound."""
+    try:
+        return service.indexes.find(store_id, _owner(account))
+    except (IndexMissing, InvalidRequest):
+        raise NotFound(f"there is no vector store {store_id[:80]!r}") from None
+
+
+def _owner(account: str) -> str:
+    return f"key:{account}"
 
 
 def chunk_tokens(strategy: ChunkingStrategy | None, call: HttpCall) -> int | None:

@@ -105,12 +105,13 @@ async def search_store(http: HttpRequest, store_id: str) -> Response:
         rerank=reranker_of(stores.service, bool(wanted)),
     )
     found = await done(http, search([index], request, stores.service.runner, stores.call))
-    hits = [_hit(one) for one in found]
+    hits = [store_hit(one) for one in found]
     least = 0.0 if options is None else options.score_threshold
     return json_response(StoreHits([body.query], [hit for hit in hits if hit.score >= least]))
 
 
-def _hit(found: NamedHit) -> StoreHit:
+def store_hit(found: NamedHit) -> StoreHit:
+    """A hit as the API shows it: with a score from 0 to 1."""
     hit = found.hit
     score = max(hit.score, 0.0)
     part = score if hit.rerank_score is not None else score / (1 + score)

@@ -62,7 +62,9 @@ async def explain(http: HttpRequest) -> Response:
         raise InvalidRequest(
             f"{body.endpoint[:80]!r} cannot be explained: name one of {known}", param="endpoint"
         )
-    return json_response(await done(http, _explained(operation, body.body, call, service)))
+    tree = await done(http, _explained(operation, body.body, call, service))
+    call.traces.clear()  # the log and telemetry would count tokens that are only predicted
+    return json_response(tree)
 
 
 async def _explained(

@@ -11,6 +11,7 @@ Examples:
   headrace bench engine --config config.json --quantization int4
   headrace bench speculative mini
   headrace bench serve http://127.0.0.1:8080
+  headrace bench quality mini --quantization int4
   headrace bench savings
   headrace bench endpoints endpoints.toml
 """
@@ -19,6 +20,7 @@ COMMANDS = {
     "engine": "Prefill and decode speed of a model, or of a config alone.",
     "speculative": "Speed-up of speculative decoding by draft method.",
     "profile": "Time of each instruction of a step.",
+    "quality": "What a quantized form of a model loses against it.",
     "savings": "What each layer saves of the bill of recorded traffic.",
     "serve": "Load test of any OpenAI-compatible server.",
     "endpoints": "Endpoints over time: speed, errors, price, quality, honesty.",

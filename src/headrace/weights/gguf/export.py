@@ -31,7 +31,8 @@ _PLAIN = ("position_embd.weight", "ssm_conv1d.weight", "ffn_gate_inp.weight")
 
 class GgufExport(Struct, frozen=True, kw_only=True):
     """How a checkpoint becomes GGUF. `head_dim` matters where the architecture orders rows by heads;
-    `transposed`: its matrices are stored as [inputs, outputs]."""
+    `transposed`: its matrices are stored as [inputs, outputs]. `ready` are matrices by name, in the order of
+    the checkpoint's rows, whose blocks were rounded on a calibration text."""
 
     source: CheckpointReader
     architecture: Architecture
@@ -39,6 +40,7 @@ class GgufExport(Struct, frozen=True, kw_only=True):
     head_dim: int
     converter: Converter
     transposed: bool = False
+    ready: Mapping[str, Bytes] = {}
 
     def outputs(self) -> list[TensorOutput]:
         """Every tensor, in the checkpoint's order. UnsupportedModel for one that has no name in GGUF."""
@@ -64,7 +66,7 @@ class GgufExport(Struct, frozen=True, kw_only=True):
     def _shape(self, name: str) -> tuple[int, ...]:
         """As the file has it."""
         shape = self.source.info(name).shape
-        if self._is_turned(name):
+        if self.is_turned(name):
             return shape[::-1]
         change = self.architecture.shape_of(name)
         return shape if change is None else change.store(shape)
@@ -77,26 +79,35 @@ class GgufExport(Struct, frozen=True, kw_only=True):
             wanted = "Q6_K"  # a quarter of a small model's size, and what its answers depend on most
         return next(kind for kind in (wanted, "Q8_0", "F16") if shape[-1] % BY_NAME[kind].block_size == 0)
 
-    def _is_turned(self, name: str) -> bool:
+    def is_turned(self, name: str) -> bool:
+        """Whether a matrix is stored as [inputs, outputs] in the checkpoint."""
         return (
             self.transposed
             and len(self.source.info(name).shape) == 2
             and class_of(name, 2) in ("attention", "mlp")
         )
 
+    def type_of(self, name: str) -> str:
+        """The type that a tensor of the checkpoint becomes."""
+        stored, _ = stored_name(name, self.architecture)
+        return self._type(stored, name, self._shape(name))
+
     def _blocks(self, name: str, kind: str) -> Iterator[Bytes]:
-        return self.converter.convert(
-            name,
-            self._rows(name),
-            lambda rows: quantize(kind, rows),
-            lambda data: dequantize(BY_NAME[kind], np.ascontiguousarray(data).reshape(-1)),
-        )
+        def decode(data: Bytes) -> Floats:
+            return dequantize(BY_NAME[kind], np.ascontiguousarray(data).reshape(-1))
+
+        if name not in self.ready:
+            return self.converter.convert(name, self._rows(name), lambda rows: quantize(kind, rows), decode)
+        data, order = self.ready[name], self.architecture.order_of(name)
+        if order is not None:
+            data = data[order.original(np.arange(len(data)), len(data), self.head_dim)]
+        return self.converter.given(name, self._rows(name), data, decode)
 
     def _rows(self, name: str) -> Iterator[Floats]:
         """Rows as the file orders them, and vectors as it stores them."""
         shape = self.source.info(name).shape
         order, change = self.architecture.order_of(name), self.architecture.change_of(name)
-        if self._is_turned(name):  # a column of the checkpoint is a row: the whole matrix is read
+        if self.is_turned(name):  # a column of the checkpoint is a row: the whole matrix is read
             yield np.ascontiguousarray(self.source.float32(name).T)
         elif order is not None and len(shape) == 2:
             yield from self._ordered(name, order)

@@ -6,7 +6,7 @@ first in its lowest bits, each plus half its range).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import prod
 
 import numpy as np
@@ -27,11 +27,14 @@ _QUANTIZED = ("attention", "mlp", "experts")
 
 class SafetensorsExport(Struct, frozen=True, kw_only=True):
     """How a checkpoint becomes a folder. With int8 a row has one scale, with int4 a group of 128 inputs (32
-    where some row is no multiple of 128); all that is no projection of a block stays bf16."""
+    where some row is no multiple of 128, or the matrices are `calibrated`); all that is no projection of a
+    block stays bf16. `ready` are the rows of calibrated matrices by name, as codes and scales."""
 
     source: CheckpointReader
     type: str
     converter: Converter
+    calibrated: bool = False
+    ready: Mapping[str, Bytes] = {}
 
     def outputs(self) -> list[TensorOutput]:
         """Every tensor, in the checkpoint's order."""
@@ -42,7 +45,7 @@ class SafetensorsExport(Struct, frozen=True, kw_only=True):
         plain = self.type.upper() if self.type.upper() in READABLE else "BF16"
         found: list[TensorOutput] = []
         for name in self.source.tensors:
-            if self._is_quantized(name):
+            if self.is_quantized(name):
                 found += self._quantized(name)
             else:
                 found.append(self._plain(name, plain))
@@ -67,7 +70,7 @@ class SafetensorsExport(Struct, frozen=True, kw_only=True):
             "input_activations": None,
             "output_activations": None,
         }
-        kept = [name.removesuffix(".weight") for name in matrices if not self._is_quantized(name)]
+        kept = [name.removesuffix(".weight") for name in matrices if not self.is_quantized(name)]
         return {
             "quant_method": "compressed-tensors",
             "format": "pack-quantized",
@@ -83,13 +86,14 @@ class SafetensorsExport(Struct, frozen=True, kw_only=True):
     @property
     def _group(self) -> int:
         inputs = [info.shape[1] for name, info in self.source.tensors.items() if self._is_projection(name)]
-        return 128 if all(k % 128 == 0 for k in inputs) else 32
+        return 128 if not self.calibrated and all(k % 128 == 0 for k in inputs) else 32
 
     def _is_projection(self, name: str) -> bool:
         info = self.source.tensors[name]
         return len(info.shape) == 2 and class_of(name, 2) in _QUANTIZED and name.endswith(".weight")
 
-    def _is_quantized(self, name: str) -> bool:
+    def is_quantized(self, name: str) -> bool:
+        """Whether a tensor becomes integers."""
         if self.type not in ("int8", "int4") or not self._is_projection(name):
             return False
         k = self.source.tensors[name].shape[1]
@@ -111,13 +115,17 @@ class SafetensorsExport(Struct, frozen=True, kw_only=True):
     def _quantized(self, name: str) -> list[TensorOutput]:
         n, k = self.source.info(name).shape
         group = k if self._bits == 8 else self._group
-        packed = _Packed(self._bits, group)
+        packed = PackedRows(self._bits, group)
         scales: list[Bytes] = []  # filled while the codes are written, which is before they are
 
         def codes() -> Iterator[Bytes]:
             scales.clear()
             rows = float_rows(self.source, name)
-            for data in self.converter.convert(name, rows, packed.encode, packed.decode):
+            if name in self.ready:
+                converted = self.converter.given(name, rows, self.ready[name], packed.decode)
+            else:
+                converted = self.converter.convert(name, rows, packed.encode, packed.decode)
+            for data in converted:
                 scales.append(data[:, packed.code_bytes(k) :])
                 yield data[:, : packed.code_bytes(k)]
 
@@ -133,16 +141,18 @@ class SafetensorsExport(Struct, frozen=True, kw_only=True):
         ]
 
 
-class _Packed(Struct, frozen=True):
-    """Rows [n, k] as bytes [n, codes then bf16 scales]."""
+class PackedRows(Struct, frozen=True):
+    """Rows [n, k] as bytes [n, codes then bf16 scales], with one scale for `group` numbers."""
 
     bits: int
     group: int
 
     def code_bytes(self, k: int) -> int:
+        """Of a row's codes."""
         return k * self.bits // 8
 
     def encode(self, rows: Floats) -> Bytes:
+        """Each number by itself to the nearest."""
         top = 1 << (self.bits - 1)
         low = -top if self.bits == 4 else 1 - top
         scales, _, codes = symmetric_bf16(rows.reshape(-1, self.group), low, top - 1)
@@ -152,6 +162,7 @@ class _Packed(Struct, frozen=True):
         return np.concatenate([unsigned, scales.reshape(len(rows), -1)], axis=1)
 
     def decode(self, data: Bytes) -> Floats:
+        """The numbers that the bytes stand for."""
         k = data.shape[1] * self.group * 8 // (self.group * self.bits + 16)
         codes, scales = data[:, : self.code_bytes(k)], data[:, self.code_bytes(k) :]
         if self.bits == 4:

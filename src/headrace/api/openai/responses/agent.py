@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from headrace.api.openai.responses.body import SERVER_TOOLS, ResponseBody, RunBudget
+from headrace.api.openai.responses.file_search import NAME, FileSearch, with_file_search
 from headrace.api.openai.responses.items import Item, McpApprovalRequest, McpApprovalResponse, McpCall
 from headrace.api.openai.responses.turns import merged
 from headrace.api.service import Service
@@ -17,7 +18,7 @@ from headrace.inference.handler import Handler
 from headrace.inference.requests import ChatRequest
 from headrace.storage.agent_runs import AgentRuns
 from headrace.tools.run_journal import RunJournal
-from headrace.tools.tool import ToolSpec, ToolUnavailable
+from headrace.tools.tool import ServedTools, ToolSpec, ToolUnavailable
 
 if TYPE_CHECKING:
     from headrace.tools.agent import PendingCall
@@ -51,7 +52,14 @@ async def agent_of(
         )
     agent: Any = extra_module("tools", "headrace.tools.agent", "mcp", "jsonschema_rs")
     checks: Any = extra_module("tools", "headrace.tools.verify", "mcp", "jsonschema_rs")
-    toolbox = await service.tools.toolbox()
+    toolbox: ServedTools = await service.tools.toolbox()
+    for where, tool in _tools_of(body):
+        if tool.get("type") == NAME and tool.get("vector_store_ids") is not None:
+            if isinstance(toolbox, FileSearch):
+                raise InvalidRequest(
+                    f"{where}: there is one file_search already: name all stores in it", param="tools"
+                )
+            toolbox = await with_file_search(toolbox, tool, where, call, service)
     specs, approval = _chosen(body, toolbox.specs(call), service)
     budget, pending = body.budget or RunBudget(), _decided(items)
     plan = agent.AgentPlan(
@@ -113,8 +121,7 @@ def _chosen(
     """The tools that the request names, and those of which a person is asked first."""
     chosen: dict[str, ToolSpec] = {}
     approval: set[str] = set()
-    for index, given in enumerate(cast("list[object]", body.tools or [])):
-        tool, where = cast("Json", given) if isinstance(given, dict) else Json(), f"tools[{index}]"
+    for where, tool in _tools_of(body):
         if tool.get("type") not in SERVER_TOOLS:
             continue
         if tool["type"] == "mcp":
@@ -124,14 +131,23 @@ def _chosen(
                 raise _none(label, service, call_name=where)
             approval |= _approval(tool.get("require_approval", "always"), found, where, label)
         else:
-            names = _OWN[tool["type"]]
+            names = (NAME,) if tool.get("vector_store_ids") is not None else _OWN[tool["type"]]
             found = [spec for spec in specs if spec.server is None and spec.name in names]
             if not found:
                 raise InvalidRequest(f"{where}: this server has no {tool['type']}", param="tools")
-            if len(tool) > 1 and tool["type"] == "sql":
-                raise InvalidRequest(f"{where}: a tool of type sql has no other fields", param="tools")
+            if len(tool) > 1 and names != (NAME,):
+                hint = ": name vector_store_ids" if tool["type"] == NAME else ""
+                raise InvalidRequest(
+                    f"{where}: a tool of type {tool['type']} has no other fields{hint}", param="tools"
+                )
         chosen |= {spec.name: spec for spec in found}
     return list(chosen.values()), approval
+
+
+def _tools_of(body: ResponseBody) -> list[tuple[str, Json]]:
+    """The tools of a request, each with its place."""
+    tools = enumerate(cast("list[object]", body.tools or []))
+    return [(f"tools[{i}]", cast("Json", one) if isinstance(one, dict) else Json()) for i, one in tools]
 
 
 def _none(label: str, service: Service, call_name: str) -> ToolUnavailable:

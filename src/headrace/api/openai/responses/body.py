@@ -224,6 +224,12 @@ class ResponseBody(GenerationBody, kw_only=True):
         """The tools that may be called. They and `tool_choice` name functions without a level between."""
         tools, choice = self.tools, self.tool_choice
         if isinstance(tools, list):
+            if tools and choice not in (None, "none", "auto") and all(map(_is_of_server, tools)):  # pyright: ignore[reportUnknownArgumentType]
+                raise InvalidRequest(
+                    "tool_choice chooses among functions of the request: the model decides which tools of "
+                    "this server are called, so leave it out",
+                    param="tool_choice",
+                )
             tools = [_nested(tool) for tool in cast("list[object]", tools) if not _is_of_server(tool)]
         return tool_use_from_openai(tools, _nested(choice), self.parallel_tool_calls)
 

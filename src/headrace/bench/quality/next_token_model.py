@@ -1,0 +1,87 @@
+"""A model's next-token distributions over given tokens, straight from its executor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from headrace import _native
+from headrace.errors import UsageError
+from headrace.kv.pages import pages_for
+from headrace.loading.engine_parts import Progress, load_weights, make_executor
+from headrace.loading.loader import usable_cores
+from headrace.loading.options import EngineOptions
+from headrace.loading.planned_model import prepare
+from headrace.ops.value import Ints
+from headrace.program.step import Step
+
+ROWS = 64
+"""Tokens of a step, each with its row of logits."""
+Logs = NDArray[np.float64]
+
+
+class NextTokenModel:
+    """Reads windows of up to `longest` tokens. Holds the weights and one sequence's keys and values."""
+
+    def __init__(
+        self, model: str | None, options: EngineOptions, *, longest: int, progress: Progress | None = None
+    ) -> None:
+        wanted = replace(
+            options,
+            speculative="off",
+            speculative_model=None,
+            speculative_layers=None,
+            max_num_seqs=ROWS,
+            max_batch_tokens=ROWS,
+            max_model_len=longest,
+        )
+        with prepare(model, wanted) as prepared:
+            if prepared.model.pooling is not None:
+                raise UsageError(
+                    f"{prepared.name} is an encoder, which predicts no next token: name a model that"
+                    " generates",
+                    param="model",
+                )
+            self.name, self.plan = prepared.name, prepared.plan
+            self.tokenizer = prepared.tokenizer
+            self.vocabulary = prepared.model.config.vocabulary
+            pool = _native.Pool(options.threads or usable_cores())
+            weights = load_weights(prepared, wanted, pool, progress)
+            self._executor = make_executor(prepared, wanted, pool, weights)
+
+    def log_probs(self, window: Ints, first: int) -> Iterator[Logs]:
+        """Natural-log probabilities [n, V] of what follows each position from `first` to the last but one,
+        in blocks of up to ROWS positions. `window` is [L]."""
+        pages = np.arange(pages_for(len(window), self.plan.page_tokens), dtype=np.int32)
+        last = len(window) - 1  # what follows the last token is unknown
+        for start in range(0, last, ROWS):
+            end = min(start + ROWS, last)
+            logits = self._executor.run(_step(window, start, end, pages, self.plan.page_tokens))
+            if end > first:
+                yield log_softmax(logits[max(first - start, 0) :])
+
+
+def log_softmax(logits: NDArray[np.float32]) -> Logs:
+    """Of rows [n, V], in float64."""
+    wide = logits.astype(np.float64)
+    wide -= wide.max(axis=1, keepdims=True)
+    wide -= np.log(np.exp(wide).sum(axis=1, keepdims=True))
+    return wide
+
+
+def _step(window: Ints, start: int, end: int, pages: Ints, page_tokens: int) -> Step:
+    """Tokens start .. end of a sequence whose earlier ones are computed."""
+    positions = np.arange(start, end, dtype=np.int32)
+    return Step(
+        tokens=window[start:end].astype(np.int32),
+        positions=positions,
+        slots=(pages[positions // page_tokens] * page_tokens + positions % page_tokens).astype(np.int32),
+        query_starts=np.array([0, end - start], np.int32),
+        lengths=np.array([end], np.int32),
+        block_tables=pages[None, :],
+        rows=np.arange(end - start, dtype=np.int32),
+        state_slots=np.zeros(1, np.int32),
+    )

@@ -1,0 +1,1 @@
+"""Makes models smaller: weights calibrated on text."""

@@ -1,0 +1,91 @@
+"""GPTQ: rounds a matrix column by column and spreads each column's error over those that follow.
+
+Frantar et al. 2022, "GPTQ: Accurate Post-Training Quantization for Generative Pre-trained Transformers",
+section 3; columns in their given order, so that groups stay those of the format.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from headrace.compress.grids import Fitted, Grid
+from headrace.errors import CorruptFile
+from headrace.weights.quant_types.block_type import Bytes, Floats
+
+Moments = NDArray[np.float64]
+DAMPING = 0.01
+"""Of the mean of the Hessian's diagonal, added to it."""
+_MAX_DAMPING = 1.0
+_LEAST_IMPORTANCE = 1e-12
+
+
+class Rounded(Struct, frozen=True, eq=False):
+    """A matrix in its format: `data` are the rows' bytes, `values` what they stand for [n, k]. `loss` is the
+    squared error of its products over the calibration text, as a share of the products' own squares."""
+
+    data: Bytes
+    values: Floats
+    loss: float
+
+
+def gptq(weight: Floats, hessian: Moments, grid: Grid, *, name: str) -> Rounded:
+    """Round `weight` [n, k] to `grid`, for inputs whose second moments are `hessian` [k, k] (X^T X, float64).
+
+    Inputs that were always 0 keep their plain rounding. CorruptFile where weights or inputs are no finite
+    numbers.
+    """
+    if not np.isfinite(weight).all():
+        raise CorruptFile(f"tensor {name} has weights that are no finite numbers: fetch the checkpoint again")
+    if not np.isfinite(hessian).all():
+        raise CorruptFile(
+            f"the inputs of {name} overflow on the calibration text: take another text, or --method rtn"
+        )
+    factor = _factor(hessian)
+    diagonal = np.diag(hessian)
+    importance = np.maximum(diagonal / (diagonal.max() or 1.0), _LEAST_IMPORTANCE).astype(np.float32)
+    rest = weight.astype(np.float32).copy()
+    blocks: list[tuple[Fitted, Floats]] = []
+    values = np.empty_like(rest)
+    for start in range(0, rest.shape[1], grid.block):
+        end = start + grid.block
+        inner = factor[start:end, start:end]
+        columns = rest[:, start:end].copy()
+        fitted = grid.fit(columns, importance[start:end])
+        codes, errors = np.empty_like(columns), np.empty_like(columns)
+        for j in range(grid.block):
+            codes[:, j] = fitted.codes(j, columns[:, j])
+            values[:, start + j] = fitted.values(j, codes[:, j])
+            errors[:, j] = (columns[:, j] - values[:, start + j]) / inner[j, j]
+            columns[:, j + 1 :] -= np.outer(errors[:, j], inner[j, j + 1 :])
+        rest[:, end:] -= errors @ factor[start:end, end:]
+        blocks.append((fitted, codes))
+    return Rounded(grid.pack(blocks), values, _loss(weight, values, hessian))
+
+
+def _factor(hessian: Moments) -> Floats:
+    """The upper Cholesky factor of the damped Hessian's inverse; damping grows until there is one."""
+    damped = hessian.copy()
+    diagonal = np.diag(damped).copy()
+    diagonal[diagonal == 0] = 1.0  # an input that was always 0 has no part in any other's error
+    np.fill_diagonal(damped, diagonal)
+    damping = DAMPING
+    while True:
+        try:
+            added = np.eye(len(damped)) * (damping * diagonal.mean())
+            inverse = cast("Moments", np.linalg.inv(damped + added))
+            upper = cast("Moments", np.linalg.cholesky((inverse + inverse.T) / 2)).T
+            return np.ascontiguousarray(upper, np.float32)
+        except np.linalg.LinAlgError:
+            damping *= 10
+            if damping > _MAX_DAMPING:
+                raise
+
+
+def _loss(weight: Floats, values: Floats, hessian: Moments) -> float:
+    difference = (weight - values).astype(np.float64)
+    whole = float(((weight.astype(np.float64) @ hessian) * weight).sum())
+    return float(((difference @ hessian) * difference).sum()) / whole if whole else 0.0
