@@ -262,6 +262,10 @@ class _Growth:
                 lambda: f"({self.query(depth - 1)}) q",
                 lambda: f"{self.relation(depth - 1)} CROSS JOIN {self.relation(depth - 1)}",
                 lambda: f"{self.relation(depth - 1)} LEFT JOIN orders z ON {self.value(0)} = {self.value(0)}",
+                lambda: (
+                    f"{self.relation(depth - 1)} {pick.choice(['', 'LEFT '])}JOIN orders y"
+                    f" ON ai_join({self.value(0)}, y.name, 'They fit.') AND {self.value(0)} IS NOT NULL"
+                ),
                 lambda: f"{self.relation(0)}, LATERAL (SELECT {self.value(depth - 1)}) l",
                 lambda: f"(PIVOT {self.relation(0)} ON 1 IN (1) USING count(*))",
                 lambda: pick.choice(plain),
@@ -291,6 +295,19 @@ class _Growth:
                 lambda: f"ai({inner()}, {inner()}, max_tokens := 1)",
                 lambda: f"ai_filter('Is it?', {inner()})",
                 lambda: f"classify({inner()}, ['a', {inner()}])",
+                lambda: pick.choice(
+                    [
+                        f"ai_agg({inner()}, 'Say:' ORDER BY {inner()}) FILTER (WHERE {inner()} IS NULL)",
+                        f"ai_summarize(DISTINCT {inner()}, max_tokens := {pick.choice(['2', inner()])})",
+                        f"ai_agg({inner()}, {inner()}) OVER (ORDER BY {inner()})",
+                        f"ai_join({inner()}, {inner()}, 'They fit.', max_pairs := 50)",
+                        f"ai_extract({inner()}, {{'a': 'string'}})",
+                        f"similarity({inner()}, {inner()}) > 0.5",
+                        f"ai_probability({inner()}, {inner()})",
+                        f"redact({inner()})",
+                        f"embed({inner()})",
+                    ]
+                ),
                 lambda: pick.choice(plain),
             ]
         )()

@@ -24,6 +24,7 @@ class _Growth:
         shapes = (
             *(self._plain, self._plain, self._limited, self._limited, self._grouped, self._having),
             *(self._joined, self._with, self._nested, self._exists, self._union, self._aggregate),
+            *(self._folded, self._semantic),
         )
         return self._drawn.choice(shapes)()
 
@@ -104,6 +105,30 @@ class _Growth:
             f"SELECT count(*) FILTER (WHERE {self._condition()}), max({value}), "
             f"ai('Sum up:', string_agg(body, ',' ORDER BY id), max_tokens := 2) FROM mails{self._where()}"
         )
+
+    def _folded(self) -> str:
+        order = self._pick("", " ORDER BY id DESC", " ORDER BY person")
+        only = self._pick("", f" FILTER (WHERE {self._cheap()})", f" FILTER (WHERE {self._condition()})")
+        value = self._pick(
+            f"ai_agg({self._text()}, 'What is it?', max_tokens := 2{order}){only}",
+            f"ai_summarize(DISTINCT {self._text(0)}, max_tokens := 2){only}",
+            f"upper(ai_agg({self._text(0)}, 'Say:', max_tokens := 1)) || max(body)",
+        )
+        group = self._pick("", "person, ", "ai_filter('Is it?', body) AS yes, ")
+        return f"SELECT {group}{value} FROM mails{self._where()}{' GROUP BY 1' if group else ''}"
+
+    def _semantic(self) -> str:
+        least = self._pick("", "", ", min_similarity := 0.2")
+        call = f"ai_join({self._text(0)}, name, 'They are alike.', max_pairs := 500{least})"
+        kind = self._pick(" JOIN", " JOIN", " LEFT JOIN", ",")
+        more = self._pick("", f" AND {self._cheap()}", f" AND {self._condition()}", " AND person = number")
+        if kind == ",":
+            where = f" WHERE {call}{more}"
+        else:
+            on = self._pick(f"{call}{more}", f"{call}{more}", f"({call}{more}) OR number = 9")
+            where = f" ON {on}{self._where()}"
+        value = self._pick("id, name", f"id, name, {self._value(0)}", "count(*), min(id)")
+        return f"SELECT {value} FROM mails{kind} people{where}"
 
     def _joined(self) -> str:
         kind = self._pick("JOIN", "LEFT JOIN")

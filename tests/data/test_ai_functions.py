@@ -195,6 +195,11 @@ def test_what_means_nothing_is_refused(ask: Asking, sql: str, words: str) -> Non
         ask(sql)
 
 
+def test_an_option_that_is_null_is_left_out(ask: Asking) -> None:
+    sql = "SELECT ai('hello', max_tokens := {}, temperature := {}, seed := NULL, system := NULL)"
+    assert ask.rows(sql.format("NULL", "NULL")) == ask.rows("SELECT ai('hello')")
+
+
 def test_a_model_that_is_not_there(ask: Asking) -> None:
     with pytest.raises(ModelNotFound, match="nosuch"):
         ask("SELECT ai(body, model := 'nosuch') FROM mails")

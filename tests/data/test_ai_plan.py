@@ -139,6 +139,23 @@ def test_costs_are_exact_before_anything_runs(data: DataEngine, models: LocalMod
     assert more.usd == pytest.approx(more.seconds / 3600)
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        "ai_filter('Is it?', body)",
+        "classify(body, ['a file', 'a complaint about the weather', 'a'], model := 'mini')",
+        "ai('Say:', body, temperature := 0.5, seed := 1, max_tokens := 2)",
+    ],
+)
+def test_tokens_of_prompts_are_exact(data: DataEngine, models: LocalModels, call: str) -> None:
+    sql = f"SELECT {call} FROM mails"
+    data.memo.clear()
+    [cost] = costs(data, models, sql)
+    done = run(data, models, sql)
+    assert done.usage is not None
+    assert done.usage.prompt_tokens == cost.prompt_tokens
+
+
 def test_costs_that_are_bounds_say_why(data: DataEngine, models: LocalModels) -> None:
     sql = "SELECT ai('Say:', body, max_tokens := 5) FROM mails WHERE ai_filter('Is it?', body)"
     by_function = {cost.function: cost for cost in costs(data, models, sql)}
@@ -156,7 +173,7 @@ def test_money_refuses_first(data: DataEngine, models: LocalModels) -> None:
     with pytest.raises(InvalidRequest, match="node_usd_per_hour"):
         run(data, models, sql, max_cost=1.0)
     run(data, models, sql)  # from now on its speed is known
-    with pytest.raises(SqlLimit, match="predicted to cost"):
+    with pytest.raises(SqlLimit, match="predicted to cost up to"):
         run(data, models, sql.replace("Say", "Tell"), max_cost=1e-9, usd_per_hour=1.0)
     assert computed(run(data, models, sql, max_cost=100.0, usd_per_hour=1.0)) == KINDS
 

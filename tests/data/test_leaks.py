@@ -10,21 +10,25 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Generator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
 from data_servers import DataEngineMaker, Listener, Server
 from hostile_sql import CANARY, HOSTILE, statements
 
+from headrace.data.ai_calls import PREFIX, has_calls
 from headrace.data.engine import AiWishes, DataEngine, SqlLimit
-from headrace.data.guard import StatementRefused
 from headrace.data.job import Query
 from headrace.data.local_models import LocalModels
+from headrace.data.operator import operator_of
+from headrace.data.operators.embed import Embed
+from headrace.data.output import TooMuch
+from headrace.data.questions import CallType, Compute, Declare, Row, Value, decode_question, encode_answer
 from headrace.data.worker import Worker, _Run, open_view
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, InvalidRequest
 
 duckdb = pytest.importorskip("duckdb", reason="needs headrace[data]")
 
@@ -110,15 +114,16 @@ def test_fuzzed_statements_read_nothing_else_and_write_nothing(target: Target) -
     worker = Worker(msgspec.msgpack.encode([]))
     connection = worker._connection
     views, _ = target.engine.catalogue.views(None)
-    runner = _Run(connection, Query(sql="", views=views))
+    runner = _Run(connection, Query(sql="", views=views), Stub())
     open_view(connection, views[0])
     runner._lock(list(views))
     outcomes: Counter[str] = Counter()
     for sql in statements(WANTED, seed=SEED):
-        runner._job = Query(sql=target.fill(sql), views=views)
+        runner._job = Query(sql=target.fill(sql), views=views, models=True)
         outcomes[_outcome(runner, connection)] += 1
     target.check()
-    print(dict(outcomes))
+    print(dict(outcomes), "with models:", MODEL_CALLS[0])
+    assert MODEL_CALLS[0] > WANTED // 50
     assert outcomes["rows"] > WANTED // 50, outcomes  # it does reach the engine
     assert outcomes["refused"] > WANTED // 50, outcomes
 
@@ -128,16 +133,66 @@ def _outcome(runner: _Run, connection: Any) -> str:
     stop = threading.Timer(5, connection.interrupt)
     stop.start()
     try:
-        found = connection.execute(runner._check({"orders": "orders"}).text).fetchmany(1000)
+        found = connection.execute(_checked(runner)).fetchmany(1000)
         got, outcome = str(found), "rows"
-    except StatementRefused as error:
-        got, outcome = error.message, "refused"
+    except (InvalidRequest, TooMuch) as error:
+        got, outcome = str(error), "refused"
     except duckdb.Error as error:
         got, outcome = str(error), "failed"
     finally:
         stop.cancel()
+        stub = cast("Stub", runner._ask)
+        for number in range(len(stub.types)):
+            with suppress(duckdb.Error):
+                connection.remove_function(f"{PREFIX}{number}")
+        stub.types = []
     assert CANARY not in got.replace(sql, ""), sql
     return outcome
+
+
+def _checked(runner: _Run) -> str:
+    """The text that runs, with functions of models in place and planned as in the worker."""
+    text = runner._check({"orders": "orders"}).text
+    tree = runner._dialect.tree(text)
+    if not has_calls(tree):
+        return text
+    MODEL_CALLS[0] += 1
+    runner._with_models(tree, {"orders": "orders"})
+    return runner._dialect.text(tree)
+
+
+MODEL_CALLS = [0]
+
+
+class Stub:
+    """Answers as the other side of a fork does, with operators that are checked and models that are none."""
+
+    def __init__(self) -> None:
+        self.types: list[str] = []
+
+    def __call__(self, question: bytes) -> bytes:
+        asked = decode_question(question)
+        if isinstance(asked, Declare):
+            operators = [operator_of(site) for site in asked.calls]
+            self.types = ["FLOAT[2]" if isinstance(one, Embed) else one.type for one in operators]
+            varying = [(one.site.varying, 4 * one.is_condition, one.max_rows or 0) for one in operators]
+            return encode_answer(
+                [CallType(of_type, *one) for of_type, one in zip(self.types, varying, strict=True)]
+            )
+        rows = asked.rows if isinstance(asked, Compute) else []
+        return encode_answer([self.value(asked.call, row) for row in rows])
+
+    def value(self, call: int, row: Row) -> Value:
+        if None in row:
+            return None
+        size = sum(len(text or "") for text in row)
+        values: dict[str, Value] = {
+            "BOOLEAN": size % 2 == 0,
+            "DOUBLE": size / 7,
+            "VARCHAR": "".join(text or "" for text in row)[::-1],
+            "FLOAT[2]": bytes(8),
+        }
+        return values.get(self.types[call])
 
 
 @pytest.mark.parametrize(

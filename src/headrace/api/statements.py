@@ -18,6 +18,7 @@ from headrace.data.job import SqlAnswer
 from headrace.errors import NotEnabled
 from headrace.inference.accounts import Account
 from headrace.inference.model_runner import ModelRunner
+from headrace.inference.quoter import RemoteBounds
 from headrace.isolation.child import WorkStop
 from headrace.storage.sql_memo import memo_file
 
@@ -31,6 +32,7 @@ class ServedModels(Struct, frozen=True):
     runner: ModelRunner
     account: Account
     loop: asyncio.AbstractEventLoop
+    remote: RemoteBounds | None = None
 
     def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """See `Models.submit`."""

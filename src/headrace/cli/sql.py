@@ -178,9 +178,12 @@ def _cost(cost: CallCost) -> str:
     bound = "" if cost.exact else f" at most: {cost.reason}"
     time = "" if cost.seconds is None else f", {cost.seconds:.1f} s"
     money = "" if cost.usd is None else f", {cost.usd:.6f} dollars"
+    money = f", {cost.unpriced}" if cost.unpriced else money
+    calls = "" if cost.requests == cost.rows - cost.known else f" {cost.requests:,} requests,"
+    most = "" if cost.prompt_exact else " up to"
     return (
-        f"{name}: {cost.rows:,} different rows, {cost.known:,} known, {cost.prompt_tokens:,} prompt tokens,"
-        f" up to {cost.max_output_tokens:,} of output{time}{money}{bound}"
+        f"{name}: {cost.rows:,} different rows, {cost.known:,} known,{calls}{most} {cost.prompt_tokens:,}"
+        f" prompt tokens, up to {cost.max_output_tokens:,} of output{time}{money}{bound}"
     )
 
 

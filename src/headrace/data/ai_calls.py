@@ -7,17 +7,17 @@ Runs in the process of the statement, after the guard.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from copy import deepcopy
+from collections.abc import Collection, Iterator, Sequence
 from decimal import Decimal
 from typing import Any, cast
 
 import msgspec
 
+from headrace.data.aggregates import gather
+from headrace.data.dialect import DuckDialect
 from headrace.data.function_names import FUNCTIONS
-from headrace.data.guard import Node, Serialize, StatementRefused
+from headrace.data.guard import Node, StatementRefused
 from headrace.data.questions import MAX_ARGUMENTS, MAX_CALLS, Argument, CallSite, CallType, Constant
-from headrace.data.source import literal
 
 PREFIX = "__ai_"
 """Of the names of functions that stand in the place of calls; a statement cannot name one itself."""
@@ -42,46 +42,6 @@ class FoundCall(msgspec.Struct):
         """The arguments that are columns of its rows."""
         assert self.type is not None
         return [self.arguments[place] for place in self.type.varying]
-
-
-class DuckDialect:
-    """DuckDB's parser, as trees."""
-
-    def __init__(self, serialize: Serialize, deserialize: Serialize) -> None:
-        self._serialize, self._deserialize = serialize, deserialize
-        self._cast = self.expression("CAST(x AS VARCHAR)")
-
-    def tree(self, sql: str) -> Node:
-        """Of a statement."""
-        return msgspec.json.decode(self._serialize(sql))
-
-    def text(self, tree: Node) -> str:
-        """Of a statement's tree."""
-        return self._deserialize(json.dumps(tree))
-
-    def expression(self, sql: str) -> Node:
-        """The tree of an expression."""
-        return self.tree(f"SELECT {sql}")["statements"][0]["node"]["select_list"][0]
-
-    def select(self, expressions: Sequence[Node]) -> str:
-        """SELECT of some expressions, without a FROM."""
-        tree = self.tree("SELECT 1")
-        tree["statements"][0]["node"]["select_list"] = list(expressions)
-        return self.text(tree)
-
-    def as_text(self, expression: Node) -> Node:
-        """The expression as VARCHAR."""
-        cast = deepcopy(self._cast)
-        cast["child"] = expression
-        return cast
-
-    def constant(self, value: object) -> Node:
-        """A value as a literal."""
-        if isinstance(value, bool) or value is None:
-            return self.expression("NULL" if value is None else str(value).lower())
-        if isinstance(value, str):
-            return self.expression(literal(value))
-        return self.expression(f"CAST({value!r} AS DOUBLE)" if isinstance(value, float) else str(value))
 
 
 def has_calls(tree: Node) -> bool:
@@ -111,6 +71,8 @@ def find_calls(tree: Node, dialect: DuckDialect, parameters: Sequence[object]) -
         function = _called(node)
         if function is None:
             continue
+        if FUNCTIONS[function].aggregates:
+            gather(node, function, dialect)
         _check_scalar(node, function)
         arguments = [one for one in node["children"] if not one.get("alias")]
         options = {one["alias"].lower(): one for one in node["children"] if one.get("alias")}
@@ -129,13 +91,14 @@ def find_calls(tree: Node, dialect: DuckDialect, parameters: Sequence[object]) -
     return list(found.values())
 
 
-def sites_of(calls: Sequence[FoundCall], evaluate: Any) -> list[CallSite]:
-    """The calls as they are declared; `evaluate` gives the values of constant expressions."""
+def sites_of(calls: Sequence[FoundCall], evaluate: Any, aggregates: Collection[str]) -> list[CallSite]:
+    """The calls as they are declared; `evaluate` gives the values of constant expressions, `aggregates` are
+    functions whose values depend on rows that they do not name."""
     constants = [
         one
         for call in calls
         for one in (*call.arguments, *call.options.values())
-        if _is_constant(one) or any(one is option for option in call.options.values())
+        if _is_constant(one, aggregates) or any(one is option for option in call.options.values())
     ]
     values = dict(zip(map(id, constants), evaluate(constants), strict=True)) if constants else {}
     return [
@@ -145,7 +108,7 @@ def sites_of(calls: Sequence[FoundCall], evaluate: Any) -> list[CallSite]:
                 Argument(True, _plain_value(values[id(one)])) if id(one) in values else Argument(False)
                 for one in call.arguments
             ),
-            options={name: _plain_value(values[id(one)]) for name, one in call.options.items()},
+            options={name: _option(values[id(one)]) for name, one in call.options.items()},
         )
         for call in calls
     ]
@@ -203,11 +166,12 @@ def _bind(tree: Node, dialect: DuckDialect, parameters: Sequence[object]) -> Non
         node["alias"] = alias
 
 
-def _is_constant(expression: Node) -> bool:
+def _is_constant(expression: Node, aggregates: Collection[str]) -> bool:
     """Whether it has the same value in every row."""
     return not any(
         node.get("class") in _VARIES
-        or str(node.get("function_name", "")).lower() in _RANDOM
+        or (called := str(node.get("function_name", "")).lower()) in _RANDOM
+        or called in aggregates
         or str(node.get("function_name", "")).startswith(PREFIX)
         for node in nodes_of(expression)
     )
@@ -221,6 +185,11 @@ def _plain(value: Any) -> Any:
     return [_plain(one) for one in cast("list[Any]", value)] if isinstance(value, list) else value
 
 
+def _option(value: Any) -> Constant:
+    """0.5 is a DECIMAL in SQL; as an argument it would be a text."""
+    return float(value) if isinstance(value, Decimal) else _plain_value(value)
+
+
 def _plain_value(value: Any) -> Constant:
     if value is None or isinstance(value, str | bool | int | float):
         return value
@@ -228,4 +197,4 @@ def _plain_value(value: Any) -> Constant:
         return {str(key): _plain_value(one) for key, one in cast("dict[Any, Any]", value).items()}
     if isinstance(value, list | tuple):
         return [_plain_value(one) for one in cast("list[Any]", value)]
-    return float(value) if isinstance(value, Decimal) else str(value)
+    return str(value)

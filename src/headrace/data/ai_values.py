@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from headrace.data.ai_calls import FoundCall
+from headrace.data.output import TooMuch
 from headrace.data.questions import (
     MAX_ROWS,
     CallSite,
@@ -33,6 +34,8 @@ from headrace.isolation.fork_server import Ask
 
 MAX_BYTES = 1 << 24
 """Of the rows of one question, about."""
+MAX_ROW = 1 << 23
+"""Characters of a row's arguments."""
 
 
 class Answers:
@@ -149,7 +152,13 @@ def _parts(rows: Sequence[Row]) -> Iterator[list[Row]]:
     part: list[Row] = []
     size = 0
     for row in rows:
-        size += 16 + sum(len(text) for text in row if text is not None)
+        width = sum(len(text) for text in row if text is not None)
+        if width > MAX_ROW:
+            raise TooMuch(
+                f"a function that models answer reads {width:,} characters in one row or group, at most"
+                f" {MAX_ROW:,} may be: select fewer rows or shorter texts for it"
+            )
+        size += 16 + width
         if part and (len(part) >= MAX_ROWS or size > MAX_BYTES):
             yield part
             part, size = [], 0

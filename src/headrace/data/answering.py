@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headrace.data.job import CallCost
-from headrace.data.limits import AiBudget, Speeds
+from headrace.data.limits import AiBudget, Speeds, SqlLimit
 from headrace.data.memo import CallMemo, Keeper
 from headrace.data.model_work import Models, ModelUsage, StatementWork
 from headrace.data.operator import Arguments, RowCost, RowValue, SqlOperator, operator_of
@@ -25,7 +25,9 @@ from headrace.data.questions import (
     Value,
     decode_question,
     encode_answer,
+    too_many_rows,
 )
+from headrace.economy.money import NANO
 from headrace.errors import DeadlineExceeded, InvalidRequest
 from headrace.inference.call_context import CallContext
 from headrace.isolation.child import WorkFailed, WorkStop
@@ -45,6 +47,11 @@ class _Call(Struct):
     model: str
     cost: CallCost | None = None
     reason: str = ""
+
+    @property
+    def weights(self) -> str:
+        """What names the model: its weights, or of a remote one the name."""
+        return self.model or f"remote {self.operator.model}"
 
 
 class Answering:
@@ -142,9 +149,11 @@ class Answering:
             model = await operator.open(self.work)
             scope = [self._models.account.cache_salt, model, *operator.identity]
             store = self._memo if operator.keeps and model else None
+            operator.parts = CallMemo(store, [*scope, "parts"])
             self._calls.append(_Call(operator, CallMemo(store, scope), {}, model))
             wave = FIRST_WAVE if operator.is_condition else 0
-            types.append(CallType(operator.type, operator.site.varying, wave))
+            most = operator.max_rows or 0
+            types.append(CallType(operator.type, operator.site.varying, wave, most))
         return types
 
     async def _computed(self, call: _Call, asked: Compute) -> list[Value]:
@@ -157,6 +166,9 @@ class Answering:
         for row, (value, cut) in call.memo.find(missing).items():
             call.values[row] = value
             self.usage.cut += cut
+        most = call.operator.max_rows
+        if most is not None and len(call.values.keys() | set(missing)) > most:
+            raise SqlLimit(too_many_rows(call.operator.site.function, most), param="sql")
         missing = sorted(dict.fromkeys(row for row in missing if row not in call.values))
         if self.explains:
             await self._estimate(call, asked, len(rows), missing)
@@ -169,25 +181,29 @@ class Answering:
         """Compute rows in their order, which lets those that begin alike meet."""
         assert self.work is not None
         costs = await self._costs(call, rows)
-        speed = self._speeds.of(call.model, call.operator.site.operator)
+        speed = self._speeds.of(call.weights, call.operator.site.operator)
         self._budget.take(call.operator.site.function, list(costs.values()), speed)
         self.usage.computed += len(costs)
         before, began_s = self.usage.prompt_tokens + self.usage.output_tokens, time.monotonic()
         rows = list(costs)
         with self._stage(call, len(rows)):
-            await self._portions(call, rows, began_s)
+            is_remote = any(one.is_remote for one in costs.values())
+            await self._portions(call, rows, None if is_remote else began_s)
         tokens = self.usage.prompt_tokens + self.usage.output_tokens - before
         speed.add(tokens, time.monotonic() - began_s)
 
-    async def _portions(self, call: _Call, rows: Sequence[Arguments], began_s: float) -> None:
+    async def _portions(self, call: _Call, rows: Sequence[Arguments], began_s: float | None) -> None:
+        """Compute rows. `began_s` is since when this machine does; None: others do."""
         assert self.work is not None
         keeper = Keeper(call.memo)
         try:
             async with aclosing(call.operator.compute(self.work, rows)) as portions:
                 async for portion in portions:
                     self._take(call, rows, portion, keeper)
-                    self._budget.check_spent(time.monotonic() - began_s)
+                    self._budget.check_spent(0.0 if began_s is None else time.monotonic() - began_s)
         finally:
+            if began_s is not None:
+                self._budget.spend_machine(time.monotonic() - began_s)
             await keeper.close()
 
     @contextmanager
@@ -218,17 +234,29 @@ class Answering:
             function=call.operator.site.function, model=call.operator.model, rows=0
         )
         prompt, output = sum(one.prompt_tokens for one in costs), sum(one.max_output for one in costs)
-        seconds = self._speeds.of(call.model, call.operator.site.operator).seconds(prompt + output)
+        estimates = [one.estimate for one in costs if one.estimate is not None]
+        seconds = self._speeds.of(call.weights, call.operator.site.operator).seconds(prompt + output)
+        usd = self._budget.usd(seconds, before.usd)
+        unpriced = before.unpriced or next((one.unpriced for one in costs if one.unpriced), "")
+        if any(one.is_remote for one in costs):
+            nano = sum(one.nano_usd or 0 for one in costs)
+            usd = None if unpriced else (before.usd or 0.0) + nano / NANO
         call.cost = replace(
             before,
             rows=(before.rows or 0) + rows,
             known=before.known + rows - len(missing),
+            requests=before.requests + sum(one.requests for one in costs),
             prompt_tokens=before.prompt_tokens + prompt,
             max_output_tokens=before.max_output_tokens + output,
             exact=before.exact and asked.exact,
+            prompt_exact=before.prompt_exact and all(one.exact for one in costs),
             reason="" if asked.exact else "values of other calls decide which rows there are",
             seconds=None if seconds is None else (before.seconds or 0.0) + seconds,
-            usd=self._budget.usd(seconds, before.usd),
+            estimated_prompt_tokens=(before.estimated_prompt_tokens or 0) + sum(estimates)
+            if estimates
+            else before.estimated_prompt_tokens,
+            usd=usd,
+            unpriced=unpriced,
         )
 
     async def _costs(self, call: _Call, rows: Sequence[Arguments]) -> dict[Arguments, RowCost]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
@@ -31,8 +32,7 @@ AT_A_TIME = 64
 """Requests, where the model does not say how many sequences it computes."""
 SCORED_AT_A_TIME = 64
 PREPARED_AT_A_TIME = 16
-CHARACTERS_PER_TOKEN = 4
-"""Of a remote model, whose tokenizer is not known: an estimate."""
+COUNTED_AT_A_TIME = 64
 Read = Callable[[str], Value]
 Ids = tuple[int, ...]
 
@@ -86,7 +86,7 @@ class Decoder:
         """Tokens of each row."""
         most = int(decoding.sampling.get("max_tokens", 0))
         if not self.is_local:
-            return [RowCost(len(decoding.prompt(row)) // CHARACTERS_PER_TOKEN, most) for row in rows]
+            return await self._remote_cost(work, rows, decoding)
         requests = [decoding.request(row, self.name) for row in rows]
         counts = [len(ids) for ids in await self._ids(work, requests)]
         longest = max(counts, default=0)
@@ -97,6 +97,50 @@ class Decoder:
                 param="sql",
             )
         return [RowCost(count, most) for count in counts]
+
+    async def _remote_cost(
+        self, work: StatementWork, rows: Sequence[Arguments], decoding: Decoding
+    ) -> list[RowCost]:
+        """The most of each row at a remote model, by the bytes that would be sent."""
+        found: list[RowCost] = []
+        for number, row in enumerate(rows):
+            if number % PREPARED_AT_A_TIME == PREPARED_AT_A_TIME - 1:
+                await asyncio.sleep(0)
+            most = None if work.remote is None else work.remote.most(decoding.request(row, self.name))
+            if most is None:  # the handler says that there is no such model
+                found.append(RowCost(0, unpriced="there is no such model"))
+                continue
+            found.append(
+                RowCost(
+                    most.prompt_tokens,
+                    most.output_tokens,
+                    exact=False,
+                    estimate=most.estimate,
+                    nano_usd=most.nano_usd,
+                    unpriced=most.missing,
+                )
+            )
+        return found
+
+    @property
+    def context(self) -> int:
+        """Tokens that the model reads and writes at most, 0 where that is not known."""
+        return self._context
+
+    async def prompt_tokens(
+        self, work: StatementWork, rows: Sequence[Arguments], decoding: Decoding
+    ) -> list[int]:
+        """Of the prompt of each row, whether or not the model can read it."""
+        return [len(ids) for ids in await self._ids(work, [decoding.request(row, self.name) for row in rows])]
+
+    async def text_tokens(self, work: StatementWork, texts: Sequence[str]) -> list[int]:
+        """Of texts alone."""
+        found: list[int] = []
+        async with work.runner.lease(self.name, work.call(), "generate") as model:
+            for start in range(0, len(texts), COUNTED_AT_A_TIME):
+                part = texts[start : start + COUNTED_AT_A_TIME]
+                found += await work.runner.in_thread(model, partial(_lengths, part, model))
+        return found
 
     async def _ids(self, work: StatementWork, requests: Sequence[ChatRequest]) -> list[Ids]:
         call = work.call()
@@ -134,13 +178,7 @@ class Decoder:
         answers: Sequence[str],
     ) -> AsyncGenerator[tuple[range, NDArray[np.float64]]]:
         """Of portions of the rows the natural-log probabilities of each of some answers, [rows, answers]."""
-        call = work.call()
-        async with work.runner.lease(self.name, call, "generate") as model:
-            written = [
-                tuple(model.tokenizer.encode(one, add_special=False, parse_special=False)) for one in answers
-            ]
-        if len(set(written)) < len(written) or not all(written):
-            raise self._site.refused(f"{self.name} does not tell the labels apart: write them otherwise")
+        written = await self._written(work, answers)
         portions = [
             range(start, min(start + SCORED_AT_A_TIME, len(rows)))
             for start in range(0, len(rows), SCORED_AT_A_TIME)
@@ -155,12 +193,35 @@ class Decoder:
             async for one in found:
                 yield one
 
+    async def scored_cost(
+        self, work: StatementWork, rows: Sequence[Arguments], decoding: Decoding, answers: Sequence[str]
+    ) -> list[RowCost]:
+        """Tokens of each row with those of the answers, which are read behind it: what begins alike once."""
+        written = await self._written(work, answers)
+        more = len({ids[: end + 1] for ids in written for end in range(len(ids))})
+        costs = await self.cost(work, rows, decoding)
+        return [RowCost(one.prompt_tokens + more, one.max_output) for one in costs]
+
+    async def _written(self, work: StatementWork, answers: Sequence[str]) -> list[Ids]:
+        call = work.call()
+        async with work.runner.lease(self.name, call, "generate") as model:
+            written = [
+                tuple(model.tokenizer.encode(one, add_special=False, parse_special=False)) for one in answers
+            ]
+        if len(set(written)) < len(written) or not all(written):
+            raise self._site.refused(f"{self.name} does not tell the labels apart: write them otherwise")
+        return written
+
     def failed(self, work: StatementWork, place: int, error: HeadraceError) -> RowValue:
         """NULL where the call says so; raises otherwise."""
         if not self._site.failed_is_null:
             raise error
         work.usage.failed[error.message[:200]] += 1
         return RowValue(place, None)
+
+
+def _lengths(texts: Sequence[str], model: LoadedModel) -> list[int]:
+    return [len(model.tokenizer.encode(text, add_special=False, parse_special=False)) for text in texts]
 
 
 def _all_ids(requests: Sequence[ChatRequest], model: LoadedModel, call: CallContext) -> list[Ids]:

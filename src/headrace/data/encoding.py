@@ -18,6 +18,8 @@ from headrace.tasks.embed import check_pooled
 
 AT_A_TIME = 256
 """Texts in one request."""
+PAIRS_AT_A_TIME = 2048
+"""Pairs whose vectors are in memory."""
 
 
 class TextEncoder:
@@ -70,6 +72,26 @@ class TextEncoder:
         async with aclosing(in_order_of_arrival(portion, portions, 2)) as found:
             async for one in found:
                 yield one
+
+    async def cosines(
+        self, work: StatementWork, pairs: Sequence[Sequence[str]]
+    ) -> AsyncGenerator[tuple[int, list[float]]]:
+        """Of portions of pairs of texts: the place of the first pair, and the cosines of their vectors."""
+        vectors: dict[str, Array] = {}
+        for start in range(0, len(pairs), PAIRS_AT_A_TIME):
+            part = pairs[start : start + PAIRS_AT_A_TIME]
+            wanted = dict.fromkeys(text for pair in part for text in pair)
+            vectors = {text: vector for text, vector in vectors.items() if text in wanted}
+            texts = [text for text in wanted if text not in vectors]
+            async for places, found in self.vectors(work, texts):
+                vectors |= {texts[place]: vector for place, vector in zip(places, found, strict=True)}
+            yield start, [cosine(vectors[first], vectors[second]) for first, second in part]
+
+    async def pair_tokens(self, work: StatementWork, pairs: Sequence[Sequence[str]]) -> list[int]:
+        """Of pairs of texts: a text counts with the first pair that it is in."""
+        texts = list(dict.fromkeys(text for pair in pairs for text in pair))
+        left = dict(zip(texts, await self.tokens(work, texts), strict=True))
+        return [sum(left.pop(text, 0) for text in pair) for pair in pairs]
 
     def _request(self, texts: Sequence[str]) -> EmbeddingRequest:
         return EmbeddingRequest(id=new_id(), model=self.name, inputs=tuple(texts))

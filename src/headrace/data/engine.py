@@ -64,11 +64,7 @@ class AiWishes(Struct, frozen=True, kw_only=True):
     planned: bool = True
 
     def within(self, limits: SqlLimits) -> AiLimits:
-        """The lower of both. InvalidRequest for a bound of money where time has no price."""
-        if self.max_cost is not None and self.usd_per_hour is None:
-            raise InvalidRequest(
-                "max_cost needs the price of this machine's time: set node_usd_per_hour", param="max_cost"
-            )
+        """The lower of both."""
         rows, tokens = self.max_ai_rows, self.max_tokens
         return AiLimits(
             rows=limits.ai_rows if rows is None else min(rows, limits.ai_rows),

@@ -8,7 +8,8 @@ from msgspec import Struct
 
 
 class FunctionName(Struct, frozen=True):
-    """What a name stands for: an operator, and options that its first arguments are."""
+    """What a name stands for: an operator, and options that its first arguments are. One that `aggregates`
+    reads the texts of a group, in place of its first argument."""
 
     operator: str
     leading: tuple[str, ...] = ()
@@ -18,7 +19,12 @@ class FunctionName(Struct, frozen=True):
 FUNCTIONS: Mapping[str, FunctionName] = {
     "ai": FunctionName("ai"),
     "ai_complete": FunctionName("ai", ("model",)),
+    "ai_agg": FunctionName("ai_agg", aggregates=True),
+    "summarize": FunctionName("summarize", aggregates=True),
+    "ai_summarize": FunctionName("summarize", aggregates=True),
+    "ai_summarize_agg": FunctionName("summarize", aggregates=True),
     "ai_filter": FunctionName("ai_filter"),
+    "ai_join": FunctionName("ai_join"),
     "ai_probability": FunctionName("ai_probability"),
     "classify": FunctionName("classify"),
     "ai_classify": FunctionName("classify"),

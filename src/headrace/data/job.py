@@ -76,20 +76,27 @@ class AiUsage(Struct, frozen=True, kw_only=True):
 
 class CallCost(Struct, frozen=True, kw_only=True):
     """What a call will take of models: of `rows` different rows of arguments `known` have values already.
-    Tokens of prompts are exact, those of output a bound. Where `exact` is false there are at most so many
+    Tokens of prompts are exact unless `prompt_exact` is false, which makes them a bound, as those of output
+    are; `requests` are what they come in. Where `exact` is false there are at most so many
     rows, or, with `rows` None, as many as the statement comes to, and `reason` says why. `seconds` and `usd`
-    are predicted from what was measured before; None where nothing was, or no price is set."""
+    are predicted from what was measured before; None where nothing was, or no price is set. Of a remote model
+    tokens of prompts are a bound by the bytes that are sent, beside an estimate, and `usd` is the most that
+    all can cost; `unpriced` says why it is not known."""
 
     function: str
     model: str | None
     rows: int | None = None
     known: int = 0
+    requests: int = 0
     prompt_tokens: int = 0
     max_output_tokens: int = 0
     exact: bool = True
+    prompt_exact: bool = True
     reason: str = ""
     seconds: float | None = None
     usd: float | None = None
+    estimated_prompt_tokens: int | None = None
+    unpriced: str = ""
 
 
 class Phase(Struct, frozen=True, array_like=True):

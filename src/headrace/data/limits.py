@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from headrace.data.operator import RowCost
+from headrace.economy.money import NANO
 from headrace.errors import InvalidRequest
 
 
@@ -62,42 +63,60 @@ class AiBudget:
     def __init__(self, limits: AiLimits) -> None:
         self._limits = limits
         self.rows, self.tokens, self._seconds = 0, 0, 0.0
+        self._machine_s, self._nano = 0.0, 0  # what this machine has computed, and what others may bill
 
     def take(self, function: str, costs: Sequence[RowCost], speed: MeasuredSpeed) -> None:
         """Set aside what rows take at most; SqlLimit where that is too much, or by `speed` costs too much."""
         limits = self._limits
-        rows = self.rows + len(costs)
+        requests = sum(one.requests for one in costs)
+        rows = self.rows + requests
         prompt, output = sum(one.prompt_tokens for one in costs), sum(one.max_output for one in costs)
         tokens = self.tokens + prompt + output
         if rows > limits.rows:
             raise SqlLimit(
-                f"{function}() has {len(costs):,} different rows to compute, {rows:,} together with others,"
-                f" {limits.names[0]} allows {limits.rows:,}: select fewer rows, or raise it",
+                f"{function}() has {len(costs):,} different rows to compute"
+                f"{f' in {requests:,} requests' if requests > len(costs) else ''}, {rows:,} together with"
+                f" others, {limits.names[0]} allows {limits.rows:,}: select fewer rows, or raise it",
                 param="sql",
             )
         if tokens > limits.tokens:
+            bound = "" if all(one.exact for one in costs) else "up to "
             raise SqlLimit(
-                f"{function}() has {prompt:,} prompt tokens and up to {output:,} of output in {len(costs):,}"
-                f" rows, {tokens:,} together with others, {limits.names[1]} allows {limits.tokens:,}: select"
-                " fewer rows, lower max_tokens, or raise it",
+                f"{function}() has {bound}{prompt:,} prompt tokens and up to {output:,} of output in"
+                f" {len(costs):,} rows, {tokens:,} together with others, {limits.names[1]} allows"
+                f" {limits.tokens:,}: select fewer rows, lower max_tokens, or raise it",
                 param="sql",
             )
-        seconds = speed.seconds(prompt + output)
-        if limits.max_usd is not None and (usd := self.usd(seconds, self.usd(self._seconds))) is not None:
-            self._check_money(function, usd)
-        self.rows, self.tokens = rows, tokens
+        nano = self._nano + sum(one.nano_usd or 0 for one in costs)
+        if limits.max_usd is not None:
+            self._check_price(function, costs)
+            own = sum(one.prompt_tokens + one.max_output for one in costs if not one.is_remote)
+            seconds = self._machine_s + (speed.seconds(own) or 0.0)
+            self._check_money(function, (self.usd(seconds) or 0.0) + nano / NANO)
+        self.rows, self.tokens, self._nano = rows, tokens, nano
 
     def usd(self, seconds: float | None, besides: float | None = 0.0) -> float | None:
         """What so many seconds cost; None where that is not known."""
         price = self._limits.usd_per_hour
         return None if price is None or seconds is None else seconds * price / 3600 + (besides or 0.0)
 
+    def _check_price(self, function: str, costs: Sequence[RowCost]) -> None:
+        """SqlLimit where a bound of money can be kept for none of the rows' models."""
+        unpriced = next((one.unpriced for one in costs if one.unpriced), None)
+        if unpriced is not None:
+            raise SqlLimit(f"{function}(): {unpriced}, so max_cost cannot be kept", param="max_cost")
+        if self._limits.usd_per_hour is None and not all(one.is_remote for one in costs):
+            raise SqlLimit(
+                f"{function}(): max_cost needs the price of this machine's time: set node_usd_per_hour",
+                param="max_cost",
+            )
+
     def _check_money(self, function: str, usd: float) -> None:
         most = self._limits.max_usd
         if most is not None and usd > most:
             raise SqlLimit(
-                f"{function}() is predicted to cost {usd:.6f} dollars with what came before, max_cost allows"
-                f" {most:.6f}: select fewer rows, lower max_tokens, or raise it",
+                f"{function}() is predicted to cost up to {usd:.6f} dollars with what came before, max_cost"
+                f" allows {most:.6f}: select fewer rows, lower max_tokens, or raise it",
                 param="max_cost",
             )
 
@@ -109,17 +128,21 @@ class AiBudget:
     def check_spent(self, seconds: float) -> None:
         """SqlLimit where so many seconds more cost too much: what is computed meanwhile is kept."""
         limits = self._limits
-        usd = self.usd(self._seconds + seconds)
-        if limits.max_usd is not None and usd is not None and usd > limits.max_usd:
+        usd = (self.usd(self._machine_s + seconds) or 0.0) + self._nano / NANO
+        if limits.max_usd is not None and usd > limits.max_usd:
             raise SqlLimit(
-                f"models have computed for {usd:.6f} dollars, max_cost allows {limits.max_usd:.6f}: what they"
-                " have computed is kept, so send the statement again, or raise it",
+                f"models have computed for up to {usd:.6f} dollars, max_cost allows {limits.max_usd:.6f}:"
+                " what they have computed is kept, so send the statement again, or raise it",
                 param="max_cost",
             )
 
     def spend_seconds(self, seconds: float) -> None:
-        """Models have computed for so long."""
+        """The statement has waited for models for so long."""
         self._seconds += seconds
+
+    def spend_machine(self, seconds: float) -> None:
+        """This machine has computed for so long."""
+        self._machine_s += seconds
 
     def out_of_time(self) -> SqlLimit:
         """The error at the end of the time."""

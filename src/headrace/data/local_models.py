@@ -44,6 +44,7 @@ class LocalModels:
         self._loop = LoopThread()
         self.runner = ModelRunner(self._handler, self._source, self._threads)
         self.account = Account("", KeyLimits())
+        self.remote = None
 
     def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """See `Models.submit`."""
@@ -108,8 +109,12 @@ class _Source:
         return "the shipped model embed makes them"
 
     def able(self, *tasks: TaskName) -> str | None:
-        """See `ModelSource.able`: a model that is there, else a shipped one."""
-        for model in (*self._given.values(), *self._loaded.values()):
+        """See `ModelSource.able`: a model that is there, else a shipped one. Which decoders statements have
+        named before does not change what those without a name ask."""
+        loaded = [
+            model for name, model in self._loaded.items() if name == self._default or "generate" not in tasks
+        ]
+        for model in (*self._given.values(), *loaded):
             if set(tasks) & set(model.tasks):
                 return model.name
         return next((BUNDLED[task] for task in tasks if task in BUNDLED), None)

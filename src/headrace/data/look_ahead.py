@@ -8,8 +8,9 @@ from typing import Any
 
 from headrace.data.ai_calls import FoundCall
 from headrace.data.ai_values import Answers
+from headrace.data.output import TooMuch
 from headrace.data.plan import Hint, Plan
-from headrace.data.questions import Row
+from headrace.data.questions import Row, too_many_rows
 
 BATCH_ROWS = 2048
 MAX_WAVE = 4096
@@ -23,7 +24,7 @@ def look_ahead(
     failures: tuple[type[Exception], ...],
 ) -> None:
     """Have the rows of all hints computed. A hint that fails with one of `failures` is dropped: what is wrong
-    in the statement, the statement itself says."""
+    in the statement, the statement itself says. TooMuch where there are more than a call may have."""
     for number, reason in made.without.items():
         answers.dropped(number, reason)
     for hint in made.hints:
@@ -31,13 +32,21 @@ def look_ahead(
             if hint.wanted and hint.exact:
                 _in_waves(connection, hint, calls[hint.call], answers)
             else:
-                _all(connection, hint, answers)
+                _all(connection, hint, calls[hint.call], answers)
         except failures:
             answers.dropped(hint.call, "its hint failed")
 
 
-def _all(connection: Any, hint: Hint, answers: Answers) -> None:
-    rows = dict.fromkeys(row for part in _parts(connection, hint) for row in part)
+def _all(connection: Any, hint: Hint, call: FoundCall, answers: Answers) -> None:
+    assert call.type is not None
+    rows: dict[Row, None] = {}
+    for part in _parts(connection, hint):
+        rows |= dict.fromkeys(part)
+        if call.type.max_rows and sum(None not in row for row in rows) > call.type.max_rows:
+            if hint.exact:
+                raise TooMuch(too_many_rows(call.function, call.type.max_rows))
+            answers.dropped(hint.call, f"it may have more than {call.type.max_rows:,} different pairs")
+            return
     answers.values(hint.call, list(rows), planned=True, exact=hint.exact)
 
 

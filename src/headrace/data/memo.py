@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.data.operator import Arguments, RowValue
+from headrace.data.operator import Arguments, KeptParts, RowValue
 from headrace.data.questions import Value
 from headrace.errors import StoreError
 from headrace.storage.sql_memo import SqlMemo
@@ -63,7 +63,7 @@ class CallMemo:
 class Keeper:
     """Keeps values as they come, in a thread, several at a time. What has ended before a crash is kept."""
 
-    def __init__(self, memo: CallMemo) -> None:
+    def __init__(self, memo: KeptParts) -> None:
         self._memo = memo
         self._waiting: list[tuple[Arguments, RowValue]] = []
         self._writing: asyncio.Task[None] | None = None
@@ -71,7 +71,7 @@ class Keeper:
     def add(self, values: Sequence[tuple[Arguments, RowValue]]) -> None:
         """Values that have come."""
         self._waiting += values
-        if self._writing is None or self._writing.done():
+        if self._waiting and (self._writing is None or self._writing.done()):
             self._writing = asyncio.ensure_future(self._write())
 
     async def _write(self) -> None:

@@ -20,6 +20,7 @@ from headrace.inference.accounts import Account
 from headrace.inference.call_context import CallContext, StageNote, new_request_id
 from headrace.inference.local_handler import fingerprint_of
 from headrace.inference.model_runner import ModelRunner
+from headrace.inference.quoter import RemoteBounds
 from headrace.telemetry.trace_context import child_of
 
 if TYPE_CHECKING:
@@ -43,6 +44,11 @@ class Models(Protocol):
     @property
     def account(self) -> Account:
         """Whose requests these are."""
+        ...
+
+    @property
+    def remote(self) -> RemoteBounds | None:
+        """What knows prices and bounds of remote models, where there are some."""
         ...
 
     def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
@@ -69,6 +75,7 @@ class StatementWork:
     def __init__(self, models: Models, usage: ModelUsage) -> None:
         self.runner = models.runner.urgent(BATCH_PRIORITY)
         self._account = models.account.for_background()
+        self.remote = models.remote
         self.usage = usage
         self.warnings: dict[str, None] = {}
         self.batch: CallContext | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from msgspec import Struct
 
@@ -28,10 +28,35 @@ class RowValue(Struct, frozen=True):
 
 
 class RowCost(Struct, frozen=True):
-    """Tokens of a row: those of its prompts, exactly, and the most that may be generated."""
+    """Tokens of a row: those of its prompts, and the most that may be generated, in so many requests. Where
+    `exact` is false, prompts have at most so many. `estimate` is of prompt tokens where they are a bound of a
+    remote model, `nano_usd` the most that one costs; None where it costs this machine's time, or where
+    `unpriced` says why no price is known."""
 
     prompt_tokens: int
     max_output: int = 0
+    requests: int = 1
+    exact: bool = True
+    estimate: int | None = None
+    nano_usd: int | None = None
+    unpriced: str = ""
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether somebody else bills it."""
+        return self.nano_usd is not None or bool(self.unpriced)
+
+
+class KeptParts(Protocol):
+    """Values of parts of rows that are computed one by one, kept beyond the statement."""
+
+    def find(self, rows: Sequence[Arguments]) -> dict[Arguments, tuple[Value, bool]]:
+        """Of each part that is kept the value, and whether it was cut."""
+        ...
+
+    def keep(self, values: Sequence[tuple[Arguments, RowValue]]) -> None:
+        """Keep some."""
+        ...
 
 
 class SqlOperator(ABC):
@@ -43,6 +68,10 @@ class SqlOperator(ABC):
     keeps: bool = True
     """Whether the same arguments always give the same value."""
     is_condition: bool = False
+    max_rows: int | None = None
+    """Different rows that a statement may have at most, besides what its limits allow."""
+    parts: KeptParts | None = None
+    """Set before anything is computed."""
 
     def __init__(self, site: CheckedCall) -> None:
         self.site = site
@@ -141,8 +170,9 @@ class CheckedCall:
     def number_option(
         self, name: str, default: float | None, least: float, most: float, *, whole: bool = True
     ) -> Any:
-        """An option that is a number from `least` to `most`."""
-        value = self.options.get(name, default)
+        """An option that is a number from `least` to `most`; NULL is the default."""
+        value = self.options.get(name)
+        value = default if value is None else value
         fits = isinstance(value, int) or (not whole and isinstance(value, float))
         if value is None or (fits and not isinstance(value, bool) and least <= cast("float", value) <= most):
             return value

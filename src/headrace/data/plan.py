@@ -17,11 +17,13 @@ from typing import Any, cast
 
 from msgspec import Struct
 
-from headrace.data.ai_calls import PREFIX, DuckDialect, FoundCall, nodes_of
+from headrace.data.ai_calls import PREFIX, FoundCall, nodes_of
+from headrace.data.dialect import DuckDialect
 from headrace.data.guard import Node
 
 NO_PLAN = "the plan could not be made"
 _DECIDES = frozenset({"CASE", "CONJUNCTION", "SUBQUERY", "LAMBDA", "WINDOW"})
+_PLAIN_JOINS = frozenset({"REGULAR", "CROSS"})
 _DECIDING_TYPES = frozenset({"OPERATOR_COALESCE", "OPERATOR_TRY"})
 
 
@@ -70,7 +72,8 @@ class _Planner:
         aggregates: Collection[str],
         count: Callable[[str], int] | None,
     ) -> None:
-        self._tree, self._calls, self._dialect, self._count = tree, calls, dialect, count
+        self._calls, self._dialect, self._count = calls, dialect, count
+        self._hinted = deepcopy(tree)  # what hints are made of
         self._aggregates, self._known = aggregates, count is not None
         self._select: Node = tree["statements"][0]["node"]
         self._numbers = {call.name: number for number, call in enumerate(calls)}
@@ -81,14 +84,15 @@ class _Planner:
         select = self._select
         if select["type"] != "SELECT_NODE":
             return self._none("the statement is not one SELECT")
-        if _has_call(select["from_table"]) or _has_call(select["cte_map"]):
+        joined = self._taken_from_joins(self._hinted["statements"][0]["node"]["from_table"])
+        if _has_call(self._hinted["statements"][0]["node"]["from_table"]) or _has_call(select["cte_map"]):
             return self._none("a call is within FROM or WITH")
         if select["from_table"]["type"] == "EMPTY" or select.get("sample") is not None:
             return self._none("there are no rows to look ahead to")
         if _has_call(select.get("having")):
             return self._none("a call is within HAVING")
         self._conjuncts = _conjuncts(select.get("where_clause"))
-        self._dear = [one for one in self._conjuncts if _has_call(one)]
+        self._dear = [*(one for one in self._conjuncts if _has_call(one)), *joined]
         self._cheap = [one for one in self._conjuncts if not _has_call(one)]
         modifiers = {one["type"]: one for one in select["modifiers"]}
         self._limit, self._order = modifiers.get("LIMIT_MODIFIER"), modifiers.get("ORDER_MODIFIER")
@@ -97,7 +101,7 @@ class _Planner:
         self._is_grouped = bool(
             select["group_expressions"] or select["group_sets"] or select.get("having")
         ) or (self._aggregate(select["select_list"]))
-        is_ordered = self._known and self._sort()
+        is_ordered = self._known and not joined and self._sort()
         for place, conjunct in enumerate(self._dear):
             self._of_condition(place, conjunct)
         self._of_rows()
@@ -111,6 +115,18 @@ class _Planner:
     def _none(self, reason: str) -> Plan:
         return Plan((), dict.fromkeys(range(len(self._calls)), reason))
 
+    def _taken_from_joins(self, table: Node) -> list[Node]:
+        """The conditions with calls of inner joins, taken out of them: in WHERE they pass the same rows."""
+        if table["type"] != "JOIN" or table["join_type"] != "INNER" or table["ref_type"] not in _PLAIN_JOINS:
+            return []
+        found = [*self._taken_from_joins(table["left"]), *self._taken_from_joins(table["right"])]
+        parts = _conjuncts(table.get("condition"))
+        dear = [one for one in parts if _has_call(one)]
+        if dear:
+            cheap = [one for one in parts if not _has_call(one)]
+            table["condition"] = self._all(cheap) or self._dialect.constant(True)
+        return [*found, *dear]
+
     def _sort(self) -> bool:
         """Sort the dear conditions by the rows that they need; whether their order can be written."""
         if len(self._dear) < 2 or not all(_is_boolean(one, self._calls) for one in self._dear):
@@ -122,7 +138,7 @@ class _Planner:
         """How many rows a condition needs where all cheap ones hold."""
         assert self._count is not None
         nodes = list(self._always([conjunct]))
-        if not nodes or any(_has_call(node["children"]) for node in nodes):
+        if not nodes or any(_has_call(node["children"]) or self._max_rows(node) for node in nodes):
             return math.inf
         return sum(self._count(self._rows(node, self._cheap)) for node in nodes)
 
@@ -161,9 +177,9 @@ class _Planner:
             if reason:
                 self._without[self._number(node)] = reason
             elif self._aggregate(node["children"]):
-                self._add(node, self._groups(node, kept), exact=exact)
+                self._of_groups(node, kept, exact)
             elif self._is_cut:
-                self._add(node, self._first_rows(node, kept), exact=exact)
+                self._add(node, self._behind_columns(node, kept, _has_call), exact=exact)
             else:
                 self._add(node, self._rows(node, kept), exact=exact)
 
@@ -193,29 +209,41 @@ class _Planner:
         return False
 
     def _rows(self, node: Node, kept: Sequence[Node], *, distinct: bool = True) -> str:
-        """The different rows of arguments where the conditions that are kept hold."""
+        """The different rows of arguments where the conditions that are kept hold. Where their number has a
+        bound, they come as they are read, and not when all are known."""
         tree, select = self._copy(kept)
+        distinct = distinct and not self._max_rows(node)
         select |= {"select_list": deepcopy(node["children"]), "group_expressions": [], "group_sets": []}
         select |= {"having": None, "qualify": None, "aggregate_handling": "STANDARD_HANDLING"}
         select["modifiers"] = [{"type": "DISTINCT_MODIFIER", "distinct_on_targets": []}] if distinct else []
         return self._dialect.text(tree)
 
-    def _groups(self, node: Node, kept: Sequence[Node]) -> str:
-        """The rows of arguments of each group."""
-        tree, select = self._copy(kept)
-        select |= {"select_list": deepcopy(node["children"]), "modifiers": []}
-        return self._dialect.text(tree)
+    def _of_groups(self, node: Node, kept: Sequence[Node], exact: bool) -> None:
+        """The hint of a call that reads values of groups."""
+        select = self._select
+        keys = [one for one in select["select_list"] if not self._aggregate(one)]
+        if not self._known and (_has_call(keys) or _has_call(select["group_expressions"])):
+            self._without[self._number(node)] = "values of other calls decide which groups there are"
+        else:
+            self._add(node, self._behind_columns(node, kept, self._aggregate, modifiers=False), exact=exact)
 
-    def _first_rows(self, node: Node, kept: Sequence[Node]) -> str:
-        """The rows of arguments behind the other columns, by whose names they may be ordered."""
+    def _behind_columns(
+        self, node: Node, kept: Sequence[Node], left_out: Callable[[Node], bool], *, modifiers: bool = True
+    ) -> str:
+        """The rows of arguments behind the other columns, by whose names and numbers they may be ordered or
+        grouped. Columns that are `left_out` are NULL."""
         tree, select = self._copy(kept)
         nothing = self._dialect.constant(None)
-        columns = [nothing if _has_call(one) else one for one in select["select_list"]]
+        columns = [
+            nothing | {"alias": one["alias"]} if left_out(one) else one for one in select["select_list"]
+        ]
         select["select_list"] = [*columns, *deepcopy(node["children"])]
+        if not modifiers:
+            select["modifiers"] = []
         return self._dialect.text(tree)
 
     def _copy(self, kept: Sequence[Node]) -> tuple[Node, Node]:
-        tree = deepcopy(self._tree)
+        tree = deepcopy(self._hinted)
         select: Node = tree["statements"][0]["node"]
         select["where_clause"] = self._all(deepcopy(list(kept)))
         return tree, select
@@ -238,11 +266,13 @@ class _Planner:
 
     def _wanted(self, node: Node) -> int:
         """Rows that LIMIT lets through, with those of OFFSET; 0 where that is not known, or where a row
-        behind them would be seen elsewhere: by a window, or by the same call in another place."""
+        behind them would be seen elsewhere: by a window, or by the same call in another place. The order in
+        which a join has its rows is not that of its hint."""
         select = self._select
         elsewhere = len(self._calls[self._number(node)].nodes) > 1 or len(self._dear) > 1
         windows = any(one.get("class") == "WINDOW" for one in nodes_of(select["select_list"]))
-        if self._limit is None or elsewhere or windows:
+        is_joined = select["from_table"]["type"] == "JOIN"
+        if self._limit is None or elsewhere or windows or is_joined:
             return 0
         found = 0
         for part in (self._limit.get("limit"), self._limit.get("offset")):
@@ -252,6 +282,10 @@ class _Planner:
                 return 0
             found += value
         return 0 if self._is_distinct or self._select.get("qualify") is not None else found
+
+    def _max_rows(self, node: Node) -> int:
+        of_type = self._calls[self._number(node)].type
+        return 0 if of_type is None else of_type.max_rows
 
     def _number(self, node: Node) -> int:
         return self._numbers[node["function_name"]]

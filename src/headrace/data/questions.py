@@ -69,11 +69,13 @@ class Dropped(Struct, frozen=True, tag="dropped"):
 
 class CallType(Struct, frozen=True, array_like=True):
     """DuckDB's type of a call, which of its arguments vary (their values are the rows), and, of a condition,
-    how many rows a first wave has; 0: it is none."""
+    how many rows a first wave has; 0: it is none. `max_rows` bounds its different rows; 0: no bound
+    besides the limits."""
 
     type: str
     varying: tuple[int, ...]
     wave: int = 0
+    max_rows: int = 0
 
 
 Question = Declare | Compute | Dropped
@@ -83,3 +85,11 @@ decode_question = msgspec.msgpack.Decoder(Question).decode
 encode_answer = msgspec.msgpack.Encoder().encode
 decode_types = msgspec.msgpack.Decoder(list[CallType]).decode
 decode_values = msgspec.msgpack.Decoder(list[Any]).decode
+
+
+def too_many_rows(function: str, most: int) -> str:
+    """What is wrong with more different rows of a call than `CallType.max_rows`."""
+    return (
+        f"{function}() has more than {most:,} different pairs to ask for, which max_pairs allows: add a"
+        " condition that leaves fewer, such as a key that both tables have, or raise max_pairs"
+    )

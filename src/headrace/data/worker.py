@@ -11,12 +11,14 @@ import signal
 import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from typing import Any
 
 import msgspec
 
-from headrace.data.ai_calls import DuckDialect, FoundCall, find_calls, has_calls, put_in_place, sites_of
+from headrace.data.ai_calls import FoundCall, find_calls, has_calls, put_in_place, sites_of
 from headrace.data.ai_values import Answers, register
+from headrace.data.dialect import DuckDialect
 from headrace.data.function_names import FUNCTIONS
 from headrace.data.guard import Checked, Node, StatementRefused, check, walk_tree
 from headrace.data.job import Column, Copy, Phase, Query, Reply, SqlAnswer, SqlFailure, View, decode_job
@@ -179,7 +181,8 @@ class _Run:
             raise StatementRefused("functions that models answer may not be used: no model is served here")
         calls = find_calls(tree, self._dialect, self._job.parameters)
         answers = Answers(self._ask)
-        put_in_place(calls, answers.declare(sites_of(calls, self._evaluated)), self._dialect)
+        sites = sites_of(calls, self._evaluated, self._aggregates)
+        put_in_place(calls, answers.declare(sites), self._dialect)
         walk_tree(self._serialize(self._dialect.text(tree)), datasets, set(), {call.name for call in calls})
         register(self._connection, calls, None if self._job.explain else answers)
         if self._job.planned:
@@ -197,7 +200,7 @@ class _Run:
         """The rows of a query."""
         return int(self._connection.execute(f"SELECT count(*) FROM ({sql}) AS q").fetchone()[0])
 
-    @property
+    @cached_property
     def _aggregates(self) -> set[str]:
         """The names of aggregates."""
         sql = "SELECT DISTINCT function_name FROM duckdb_functions() WHERE function_type = 'aggregate'"

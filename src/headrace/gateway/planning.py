@@ -25,7 +25,7 @@ from headrace.inference.accounts import Account
 from headrace.inference.attempts import TokenCounts
 from headrace.inference.call_context import CallContext
 from headrace.inference.model_runner import ModelRunner
-from headrace.inference.quoter import Payer, Quoter
+from headrace.inference.quoter import Payer, Quoter, RequestBound
 from headrace.inference.requests import ChatRequest, GenerationRequest, InferenceRequest, RouteWishes
 from headrace.providers.bounds import DEFAULT_OUTPUT, choices_of, output_bound
 from headrace.providers.capabilities import only_generates
@@ -150,18 +150,37 @@ class Planner:
             )
         return found
 
-    def _exact_most(self, state: TargetState, request: GenerationRequest, route: Route) -> int | None:
-        """The most that the request can cost at a target, by the bytes that are sent; None: not known."""
+    def bound(self, state: TargetState, request: GenerationRequest, route: Route) -> RequestBound:
+        """The most that the request can come to at a target, by the bytes that are sent. What a model of this
+        machine costs, its time, is not counted here. Raises what refuses the request."""
+        estimated = estimate(request)
         if state.remote is None:
-            return 0
+            return RequestBound(
+                prompt_tokens=estimated.input,
+                output_tokens=estimated.output,
+                estimate=estimated.input,
+                nano_usd=0,
+            )
         own = CallContext(request_id="most", account=Account("", KeyLimits()))
-        try:
-            sent = only_generates(state.remote.adapted(request, route.settings.drop, own), state.name)
-        except HeadraceError:  # it is refused when its turn comes
-            return None
+        sent = only_generates(state.remote.adapted(request, route.settings.drop, own), state.name)
         output = output_bound(sent, state.remote.target).most
         tokens = TokenCounts(input=state.remote.most_input(sent), output=output)
-        return self.quoter.most(state.provider, state.provider_model, tokens)
+        usd = self.quoter.most(state.provider, state.provider_model, tokens)
+        name = f"{state.provider}/{state.provider_model}"
+        return RequestBound(
+            prompt_tokens=tokens.input,
+            output_tokens=output,
+            estimate=estimated.input,
+            nano_usd=usd,
+            missing="" if usd is not None else f'no price of {name} is known: set [prices."{name}"]',
+        )
+
+    def _exact_most(self, state: TargetState, request: GenerationRequest, route: Route) -> int | None:
+        """The most that the request can cost at a target; None: not known."""
+        try:
+            return self.bound(state, request, route).nano_usd
+        except HeadraceError:  # it is refused when its turn comes
+            return None
 
     async def _private(
         self, route: Route, request: GenerationRequest, wishes: RouteWishes, call: CallContext

@@ -28,7 +28,7 @@ from headrace.inference.attempts import SpendRecorder
 from headrace.inference.call_context import CallContext
 from headrace.inference.handler import Batch, EventBatches, Handler
 from headrace.inference.model_runner import ModelRunner
-from headrace.inference.quoter import NoQuotes, Quoter
+from headrace.inference.quoter import NoQuotes, Quoter, RequestBound
 from headrace.inference.requests import ChatRequest, GenerationRequest, InferenceRequest
 from headrace.providers.failure import LoopDetected, TargetRefused
 from headrace.providers.remote_handler import RemoteHandler
@@ -150,6 +150,24 @@ class RoutingHandler:
                 f"the first target of {route.name!r} is a model of this machine: name that one", param="model"
             )
         return await remote.count_tokens(request, call)
+
+    def most(self, request: ChatRequest) -> RequestBound | None:
+        """See `RemoteBounds.most`: of the dearest target, or of both where a cascade may ask two. Attempts
+        that fail and are billed all the same come on top. Raises what refuses the request."""
+        route = self.find(request.model)
+        if route is None:
+            return None
+        found = [self.planner.bound(state, request, route) for state in self.states_of(route)]
+        asks_both = "gate" in policy_named(route.settings.route, "route").needs
+        asked: Callable[[list[int]], int] = sum if asks_both else max
+        missing = next((one.missing for one in found if one.missing), "")
+        return RequestBound(
+            prompt_tokens=asked([one.prompt_tokens for one in found]),
+            output_tokens=asked([one.output_tokens for one in found]),
+            estimate=asked([one.estimate for one in found]),
+            nano_usd=None if missing else asked([one.nano_usd or 0 for one in found]),
+            missing=missing,
+        )
 
     def _check_hops(self, route: Route, call: CallContext) -> None:
         if self.server_id in call.hops or len(call.hops) >= MAX_HOPS:

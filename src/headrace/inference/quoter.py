@@ -8,6 +8,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from headrace.inference.attempts import TokenCounts
+from headrace.inference.requests import ChatRequest
 
 
 class Payer(Struct, frozen=True, kw_only=True):
@@ -18,6 +19,25 @@ class Payer(Struct, frozen=True, kw_only=True):
     target: str
     provider: str
     model: str
+
+
+class RequestBound(Struct, frozen=True, kw_only=True):
+    """The most that a request can come to at a remote model, in tokens and nano-dollars; None where no price
+    is known, and `missing` says why. `estimate` is of prompt tokens, of which the bound is far above."""
+
+    prompt_tokens: int
+    output_tokens: int
+    estimate: int
+    nano_usd: int | None
+    missing: str = ""
+
+
+class RemoteBounds(Protocol):
+    """What knows remote models before they are asked."""
+
+    def most(self, request: ChatRequest) -> RequestBound | None:
+        """The bound of a request; None where no remote model has the name."""
+        ...
 
 
 class Quoter(Protocol):

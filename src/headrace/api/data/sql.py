@@ -167,7 +167,8 @@ async def _answer(http: HttpRequest, format: Format, *, explain: bool = False) -
     else:
         body = checked_body(SqlBody, data, call)
 
-    models = ServedModels(service.runner, call.account, asyncio.get_running_loop())
+    loop = asyncio.get_running_loop()
+    models = ServedModels(service.runner, call.account, loop, service.remote.routing)
     wishes = AiWishes(
         max_tokens=body.max_tokens,
         max_ai_rows=body.max_ai_rows,

@@ -13,6 +13,7 @@ class AiProbability(AiFilter):
 
     type = "DOUBLE"
     is_condition = False
+    options = ()
 
     def value(self, margin: float) -> Value:
         """The logistic function of the margin."""

@@ -14,6 +14,7 @@ from headrace.data.decoding import Decoder, Decoding
 from headrace.data.encoding import TextEncoder
 from headrace.data.model_work import StatementWork, model_identity
 from headrace.data.operator import Arguments, CheckedCall, RowCost, RowValue, SqlOperator, labels_of
+from headrace.data.small_first import OPTIONS, SmallFirst
 from headrace.engine.unit_rows import unit_rows
 from headrace.inference.call_context import CallContext
 from headrace.ops.value import Array
@@ -33,10 +34,11 @@ class Classify(SqlOperator):
         site.check_count(2, 2, f"{site.function}(column, ['label', 'label'])")
         self._labels = labels_of(site, site.take_constant(1, "a list of labels"))
         check_labels(self._labels)
-        site.check_options(())
+        site.check_options(OPTIONS)
         self._means: TaskName = "generate"
         self._decoder, self._encoder = Decoder(site, self.model), TextEncoder(self.model)
         self._decoding = Decoding(prompt=self._question, sampling={})
+        self._cascade = SmallFirst(site, self._decoder) if set(OPTIONS) & set(site.options) else None
         self._label_vectors: Array | None = None
 
     @property
@@ -51,7 +53,10 @@ class Classify(SqlOperator):
     async def open(self, work: StatementWork) -> str:
         """See `SqlOperator.open`."""
         runner = work.runner
-        name = self.model or runner.able("zero_shot") or runner.able("embed") or runner.able("generate")
+        name = self.model
+        if self._cascade is not None:  # between decoders
+            name = name or runner.able("generate")
+        name = name or runner.able("zero_shot") or runner.able("embed") or runner.able("generate")
         async with runner.lease(name, work.call(), "classify", "embed", "generate") as model:
             self.model, tasks = model.name, model.tasks
             self._means = "zero_shot" if "classify" in tasks else "embed" if "embed" in tasks else "generate"
@@ -59,13 +64,19 @@ class Classify(SqlOperator):
         self._decoder.name = self._encoder.name = self.model
         if self._means == "generate":
             await self._decoder.open(work)
-        return identity
+        if self._cascade is None:
+            return identity
+        if self._means != "generate":
+            raise self.site.refused(f"{self.model} is no decoder, which accuracy needs: name one as model")
+        return f"{identity}{await self._cascade.open(work)}"
 
     async def cost(self, work: StatementWork, rows: Sequence[Arguments]) -> list[RowCost]:
         """See `SqlOperator.cost`."""
         texts = [self.site.texts(row)[0] for row in rows]
+        if self._cascade is not None:
+            return await self._cascade.cost(work, rows, self._decoding, self._labels)
         if self._means == "generate":
-            return await self._decoder.cost(work, rows, self._decoding)
+            return await self._decoder.scored_cost(work, rows, self._decoding, self._labels)
         if self._means == "embed":
             return [RowCost(count) for count in await self._encoder.tokens(work, texts)]
         async with work.runner.lease(self.model, work.call(), "classify") as model:
@@ -81,7 +92,8 @@ class Classify(SqlOperator):
         """See `SqlOperator.compute`."""
         texts = [self.site.texts(row)[0] for row in rows]
         if self._means == "generate":
-            async for places, scores in self._decoder.score(work, rows, self._decoding, self._labels):
+            scorer = self._cascade or self._decoder
+            async for places, scores in scorer.score(work, rows, self._decoding, self._labels):
                 yield [self._best(place, row) for place, row in zip(places, scores, strict=True)]
         elif self._means == "embed":
             async for places, vectors in self._encoder.vectors(work, texts):

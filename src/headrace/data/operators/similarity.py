@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 
-from headrace.data.encoding import TextEncoder, cosine
+from headrace.data.encoding import TextEncoder
 from headrace.data.model_work import StatementWork
 from headrace.data.operator import Arguments, CheckedCall, RowCost, RowValue, SqlOperator
-from headrace.ops.value import Array
-
-AT_A_TIME = 2048
-"""Pairs whose vectors are in memory."""
 
 
 class Similarity(SqlOperator):
@@ -30,28 +26,16 @@ class Similarity(SqlOperator):
         return await self.encoder.open(work)
 
     async def cost(self, work: StatementWork, rows: Sequence[Arguments]) -> list[RowCost]:
-        """See `SqlOperator.cost`. A text counts with the first pair that it is in."""
+        """See `SqlOperator.cost`."""
         pairs = [self.site.texts(row) for row in rows]
-        texts = list(dict.fromkeys(text for pair in pairs for text in pair))
-        left = dict(zip(texts, await self.encoder.tokens(work, texts), strict=True))
-        return [RowCost(sum(left.pop(text, 0) for text in pair)) for pair in pairs]
+        return [RowCost(count) for count in await self.encoder.pair_tokens(work, pairs)]
 
     async def compute(
         self, work: StatementWork, rows: Sequence[Arguments]
     ) -> AsyncGenerator[Sequence[RowValue]]:
         """See `SqlOperator.compute`."""
-        vectors: dict[str, Array] = {}
-        for start in range(0, len(rows), AT_A_TIME):
-            pairs = [self.site.texts(row) for row in rows[start : start + AT_A_TIME]]
-            wanted = dict.fromkeys(text for pair in pairs for text in pair)
-            vectors = {text: vector for text, vector in vectors.items() if text in wanted}
-            texts = [text for text in wanted if text not in vectors]
-            async for places, found in self.encoder.vectors(work, texts):
-                vectors |= {texts[place]: vector for place, vector in zip(places, found, strict=True)}
-            yield [
-                RowValue(start + place, cosine(vectors[first], vectors[second]))
-                for place, (first, second) in enumerate(pairs)
-            ]
+        async for start, found in self.encoder.cosines(work, [self.site.texts(row) for row in rows]):
+            yield [RowValue(start + place, value) for place, value in enumerate(found)]
 
 
 OPERATOR = Similarity
