@@ -117,6 +117,14 @@ def test_filter_distinct_nothing_and_null(ask: Asking) -> None:
     assert (row["d"], row["e"]) == (None, None)
 
 
+def test_texts_that_models_answer_are_folded(ask: Asking) -> None:
+    inner = "ai('Say:', body, max_tokens := 1)"
+    sql = f"SELECT ai_agg({inner}, 'What?', max_tokens := 2) AS a FROM mails WHERE id < 4"
+    texts = [row["t"] for row in ask.rows(f"SELECT {inner} AS t FROM mails WHERE id < 4")]
+    joined = "\n\n".join(sorted(texts)).replace("'", "''")
+    assert ask.rows(sql) == ask.rows(f"SELECT ai('What?', '{joined}', max_tokens := 2) AS a")
+
+
 def test_what_was_answered_of_a_group_stays_after_an_end(ask: Asking) -> None:
     """The parts are kept: another instance computes what is missing only."""
     first = ask(ALL)

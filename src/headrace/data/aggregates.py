@@ -6,8 +6,6 @@ depend on the order in which threads read its rows.
 
 from __future__ import annotations
 
-from copy import deepcopy
-
 from headrace.data.dialect import DuckDialect
 from headrace.data.guard import Node, StatementRefused
 
@@ -24,7 +22,7 @@ def gather(node: Node, function: str, dialect: DuckDialect) -> None:
     text = dialect.as_text(node["children"][place])
     listed = dialect.expression("list(x ORDER BY y)")
     [by_text] = listed["order_bys"]["orders"]
-    by_text["expression"] = deepcopy(text)
+    by_text["expression"] = text  # the same object: calls within it are put in place once
     given: Node = node.get("order_bys") or {}
     listed["children"] = [text]
     listed["order_bys"]["orders"] = [*given.get("orders", []), by_text]
