@@ -136,7 +136,8 @@ def test_canaries_never_reach_a_provider(gateway: Callable[..., Gateway], privac
         reply = client.post("/v1/chat/completions", json={"model": "auto", "max_tokens": 4, **body})
         asked.append(f"{place} {secret!r} {reply.status_code}: {reply.text[:200]}")
         for exchange in provider.exchanges:
-            sent = exchange.raw.decode() + json.dumps(exchange.headers)
+            headers = {name: text for name, text in exchange.headers.items() if name != "traceparent"}
+            sent = exchange.raw.decode() + json.dumps(headers)  # random digits of a trace may be any
             assert not any(mark in sent for mark in MARKS), asked[-1]
         if privacy == "redact":
             if provider.exchanges and place in ("user", "alt_text"):

@@ -25,6 +25,8 @@ from headrace.sampling.params import SamplingParams
 from headrace.workers import engine_client as remote_engine
 from headrace.workers import step_watch
 from headrace.workers.engine_client import RemoteEngineClient
+from headrace.workers.protocol import Submit, ToWorker
+from stopped import stop
 from tiny import Outcome, Running
 
 
@@ -149,7 +151,7 @@ def test_what_is_cancelled_is_not_compiled(remote: LoadedModel) -> None:
 
 
 def test_a_full_queue_is_overloaded(remote: LoadedModel) -> None:
-    kill(remote, signal.SIGSTOP)
+    stop(engine_of(remote).worker_pid)
     most = remote.engine.limits.max_choices // 2
     tickets = [remote.engine.submit(request(tokens=1), lambda events: None) for _ in range(most)]
     with pytest.raises(Overloaded, match="at most"):
@@ -160,8 +162,25 @@ def test_a_full_queue_is_overloaded(remote: LoadedModel) -> None:
     until(lambda: remote.engine.status().waiting == 0)
 
 
+def test_events_that_come_at_once_are_not_lost(
+    remote: LoadedModel, here: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker may answer before the thread that has sent the request goes on."""
+    worker = engine_of(remote)._worker  # pyright: ignore[reportPrivateUsage]
+    assert worker is not None
+    put = worker.put
+
+    def slow_put(message: ToWorker) -> None:
+        put(message)
+        if isinstance(message, Submit):
+            time.sleep(0.3)
+
+    monkeypatch.setattr(worker, "put", slow_put)
+    assert Running(remote.engine, request()).finish().bits == Running(here.engine, request()).finish().bits
+
+
 def test_unanswered_requests_are_replayed_to_the_same_bytes(remote: LoadedModel, here: LoadedModel) -> None:
-    kill(remote, signal.SIGSTOP)
+    stop(engine_of(remote).worker_pid)
     requests = [request(seed) for seed in range(6)]
     there = [Running(remote.engine, one) for one in requests]
     free = Running(remote.engine, request(None))  # draws its own seed, once
@@ -199,7 +218,7 @@ def test_a_worker_that_makes_no_step_is_killed(
     monkeypatch.setattr(step_watch, "MIN_PATIENCE_S", 3.0)
     answered = Running(remote.engine, replace(request(), params=replace(request().params, max_tokens=400)))
     answered.next()
-    kill(remote, signal.SIGSTOP)
+    stop(engine_of(remote).worker_pid)
     waiting = Running(remote.engine, request())
     assert "made no step for 3 s" in failure(answered.finish()).message
     assert waiting.finish().bits == Running(here.engine, request()).finish().bits
@@ -226,7 +245,7 @@ def test_a_worker_that_stops_while_it_compiles_is_killed(
 ) -> None:
     monkeypatch.setattr(step_watch, "LOOK_S", 0.1)
     monkeypatch.setattr(step_watch, "MIN_PATIENCE_S", 2.0)
-    kill(remote, signal.SIGSTOP)
+    stop(engine_of(remote).worker_pid)
     limited = replace(request(tokens=4), constraint=Constraint("regex", "[ab]{4}"))
     stopped = remote.engine.submit_later(limited, lambda events: None)
     with pytest.raises(EngineStopped, match="made no step for 2 s"):
@@ -249,7 +268,7 @@ def test_answered_requests_fail_immediately_and_the_engine_recovers(remote: Load
     long = replace(request(), params=replace(request().params, n=128, max_tokens=40))  # four run concurrently
     running = Running(remote.engine, long)
     running.next()
-    kill(remote, signal.SIGSTOP)  # no more events are in transit
+    stop(engine_of(remote).worker_pid)  # no more events are in transit
     kill(remote)
     assert isinstance(failure(running.finish()), EngineStopped)
     assert Running(remote.engine, request()).finish().done
@@ -321,7 +340,7 @@ def test_a_crash_loop_fails_with_its_cause(remote: LoadedModel, monkeypatch: pyt
         raise EngineStopped("no memory for it")
 
     monkeypatch.setattr(remote.engine, "_start", start)
-    kill(remote, signal.SIGSTOP)
+    stop(engine_of(remote).worker_pid)
     waiting = Running(remote.engine, request())
     kill(remote)
     error = failure(waiting.finish())
@@ -336,7 +355,7 @@ def test_a_crash_loop_fails_with_its_cause(remote: LoadedModel, monkeypatch: pyt
 def test_a_request_present_at_every_crash_fails(remote: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such a request may be the cause of the crashes: it must not kill every future worker."""
     monkeypatch.setattr(remote_engine, "FIRST_PAUSE_S", 0.001)
-    kill(remote, signal.SIGSTOP)
+    stop(engine_of(remote).worker_pid)
     running = Running(remote.engine, request())
     engine, deaths = engine_of(remote), 0
     put = engine._resume
@@ -344,7 +363,7 @@ def test_a_request_present_at_every_crash_fails(remote: LoadedModel, monkeypatch
     def resume_and_die(worker: object, ready: object) -> bool:
         nonlocal deaths
         deaths += 1
-        os.kill(worker.pid, signal.SIGSTOP)  # type: ignore[attr-defined]
+        stop(worker.pid)  # type: ignore[attr-defined]
         resumed = put(worker, ready)  # type: ignore[arg-type]
         if deaths <= remote_engine.MAX_REPLAYS:
             os.kill(worker.pid, signal.SIGKILL)  # type: ignore[attr-defined]

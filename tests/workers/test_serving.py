@@ -20,6 +20,7 @@ from typing import Any
 import httpx
 import pytest
 
+from stopped import stop
 from tiny import tiny_model
 
 BODY = {"prompt": "abc", "max_tokens": 20, "seed": 3, "temperature": 1.0}
@@ -146,7 +147,7 @@ def test_a_killed_worker_fails_only_requests_that_had_begun(
     )
     begun.start()
     assert lines.get(timeout=60).startswith("data: {")  # type: ignore[union-attr]
-    os.kill(worker, signal.SIGSTOP)
+    stop(worker)
     answers: list[str] = []
     waiting = threading.Thread(
         target=lambda: answers.append(
@@ -187,7 +188,7 @@ def test_a_second_sigterm_ends_streams_with_an_error(serve: Callable[..., Served
     thread = threading.Thread(target=stream, args=(served.http(), body, lines))
     thread.start()
     assert lines.get(timeout=60)
-    os.kill(worker, signal.SIGSTOP)
+    stop(worker)
     served.process.terminate()
     until(lambda: http.get("/ready").status_code == 503)
     refused = http.post("/v1/completions", json=BODY)
@@ -208,7 +209,7 @@ def test_health_says_that_a_worker_stands_still(
     http = served.http()
     http.post("/v1/completions", json=BODY).raise_for_status()
     [worker] = served.workers()
-    os.kill(worker, signal.SIGSTOP)
+    stop(worker)
     answers: list[int] = []
     waiting = threading.Thread(
         target=lambda: answers.append(served.http().post("/v1/completions", json=BODY | more).status_code)
@@ -313,7 +314,7 @@ def test_reload_does_not_interrupt_a_stream(
     thread = threading.Thread(target=stream, args=(served.http(), body, lines))
     thread.start()
     assert lines.get(timeout=60)
-    os.kill(worker, signal.SIGSTOP)
+    stop(worker)
     served.configure("[models.first\n")
     served.reload("settings are unchanged")
     served.configure(toml + "[models.second]\ncontexts = 3\n")

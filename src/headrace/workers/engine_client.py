@@ -203,11 +203,11 @@ class RemoteEngineClient:
         """With the lock held: record the request as in flight, and send it if a worker is ready."""
         number = next(self._next_number)
         item.rank = time.monotonic() + item.request.priority * self.limits.ageing_s, number
-        if self._worker is not None:
-            self._worker.put(Submit(number, item.request, item.accepted is not None))
-        self._open[number] = item
+        self._open[number] = item  # before it is sent: its first events may come at once
         self._numbers[request_id] = number
         self._pending_choices += item.request.params.n
+        if self._worker is not None:
+            self._worker.put(Submit(number, item.request, item.accepted is not None))
 
     def _forget(self, number: int) -> InFlightRequest:
         """With the lock held: the request has ended; remove it."""
