@@ -46,6 +46,9 @@ UNREAD = 256  # lines that wait until somebody asks for them, where nothing is w
 MAX_TREE_BYTES = 64 * 1024
 LINE_BYTES = 400  # of a line without texts, about
 
+ENDING_S = 0.05
+"""From the last byte of a reply to the call's end, at most, on a busy machine."""
+
 T = TypeVar("T")
 
 
@@ -73,7 +76,15 @@ class RequestLog:
 
     async def find(self, request_id: str, reader: Account) -> LoggedRequest | None:
         """The latest request of that id which the reader may see."""
-        return await self._read(lambda: find_logged(self._database, request_id, self._sees(reader)))
+
+        def find() -> LoggedRequest | None:
+            return find_logged(self._database, request_id, self._sees(reader))
+
+        found = await self._read(find)
+        if found is None:  # a client has the end of its reply before the server has noted it
+            await asyncio.sleep(ENDING_S)
+            found = await self._read(find)
+        return found
 
     async def page(self, wanted: LogFilter, reader: Account) -> list[LoggedRequest]:
         """Requests that the reader may see, newest first."""
