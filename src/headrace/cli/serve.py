@@ -32,8 +32,8 @@ Examples:
 """
 
 COLLECTED = (10_000, 20, 20)
-"""Objects and collections between collections of each generation: a few requests make 700, Python's own
-number, and almost none of them is part of a cycle."""
+"""Objects and collections between collections of each generation: a dozen requests make the 700 of Python's
+own, and almost none of these is part of a cycle."""
 
 
 @takes_settings_again(*SETTINGS)
