@@ -17,7 +17,7 @@ DEFAULT_TTFT_S, DEFAULT_TPOT_S = 0.5, 0.05
 MIN_PREFILL_TOKENS = 16
 """A prompt progresses by so many tokens in a step at least, however late the streams are."""
 SHORT_STEP_S = 4e-3
-"""A step that takes no longer with all cores does well with a part of them, whoever waits for it: beside the
+"""A step that takes no longer with all cores does well with a part of them, whatever waits for it: beside the
 time per token that streams are made for it is little."""
 STALE_S = 5.0
 DECODE_SHARE = 2.0

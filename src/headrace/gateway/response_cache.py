@@ -1,6 +1,6 @@
 """Answers by key: an index in memory over a file, bounded by bytes, in shares of those who use it.
 
-Beyond `limit_bytes` the least recently used answer of whoever has most bytes goes, so one key that fills the
+Beyond `limit_bytes` the least recently used answer of the key with most bytes goes, so one key that fills the
 cache drives out its own answers. Age counts on a clock that never goes back: see `CacheClock`. What fails on
 the disk costs hits and nothing else; the first failure in a row is logged.
 """
@@ -185,7 +185,7 @@ class ResponseCache:
         return found
 
     def _evict(self) -> None:
-        """Back within the limit: from whoever has most."""
+        """Back within the limit: from the key with most bytes."""
         gone: list[StoredAnswer] = []
         left = self.bytes
         counts = Counter(self._bytes)

@@ -47,7 +47,7 @@ class Database:
 
     @property
     def shared_clock(self) -> None:
-        """See `SqlStore.shared_clock`: whoever has the file is on this machine."""
+        """See `SqlStore.shared_clock`: all that have the file are on this machine."""
         return None
 
     @property

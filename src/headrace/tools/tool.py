@@ -113,7 +113,7 @@ Standing = Literal["approved", "unapproved", "changed", "denied", "refused"]
 def spotlighted(name: str, text: str) -> str:
     """A result as models read it: between two lines that it cannot contain.
 
-    The lines have a hash of the text itself: whoever writes the text cannot know it before.
+    The lines have a hash of the text itself: the author of the text cannot know it before.
     """
     mark = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:20]
     return (

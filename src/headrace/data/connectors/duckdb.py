@@ -15,7 +15,7 @@ def _connect(opened: Opened) -> Source:
 
 
 def _check(opened: Opened) -> str:
-    """A statement that fails where the dataset is no table: who wrote the file may have made a view of
+    """A statement that fails where the dataset is no table: its author may have made a view of
     that name which reads other files, or servers, with the rights of this process."""
     *schema, table = name_parts(split_table(opened)[1], opened.where)
     conditions = [
