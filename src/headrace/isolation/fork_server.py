@@ -20,7 +20,7 @@ from typing import NoReturn
 from headrace.isolation.limits import ProcessLimits, apply
 
 Ask = Callable[[bytes], bytes]
-"""Of a fork: gives a question to the one that gave the work, and waits for the answer. EOFError where that gives
+"""Of a fork: gives a question to the giver of the work, and waits for the answer. EOFError where that gives
 none. From any thread, one question after the other."""
 Work = Callable[[bytes, Ask], bytes]
 

@@ -1,4 +1,4 @@
-"""GET /: the page for people. A client that does not ask for HTML gets a line that says that a server is here."""
+"""GET /: the page for people. Clients that ask for no HTML get a line that says that a server is here."""
 
 from __future__ import annotations
 
