@@ -6,7 +6,7 @@ give. Memory holds the windows' live values, one matrix and its Hessian.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from headrace.loading.program_weights import ProgramWeights
 from headrace.ops.kv_write import KvCache
 from headrace.ops.value import Array, Ints, Value
 from headrace.program.program import Instruction, Program
-from headrace.program.step import INPUT_SHAPES, Step
+from headrace.program.step import INPUT_SHAPES, Step, single_step
 
 Round = Callable[[str, Moments], Array]
 """With a matrix' name and the second moments [k, k] of its inputs: the matrix in its place, [n, k]."""
@@ -27,7 +27,7 @@ def walk(
     program: Program,
     weights: ProgramWeights,
     windows: Ints,
-    targets: Mapping[str, Any] | frozenset[str],
+    targets: frozenset[str],
     round_: Round,
 ) -> None:
     """Call `round_` for the matrices `targets` of linear layers, in the program's order, with windows [N, L]
@@ -56,7 +56,8 @@ class _Walker:
     def __init__(self, program: Program, weights: ProgramWeights, windows: Ints) -> None:
         self._program, self._weights = program, weights
         self._names = {value: name for name, value in program.weights.items()}
-        self._steps = [_step(window) for window in windows]
+        last = np.array([windows.shape[1] - 1], np.int32)
+        self._steps = [single_step(one, 0, len(one), last, page_tokens=PAGE_TOKENS) for one in windows]
         self._values: list[dict[Value, Any]] = [{} for _ in windows]
         self._moments: dict[Value, Moments] = {}
 
@@ -130,19 +131,3 @@ def _last_uses(instructions: tuple[Instruction, ...]) -> dict[Value, int]:
         for value in (*instruction.inputs, *instruction.outputs)
         if value is not None
     }
-
-
-def _step(window: Ints) -> Step:
-    """A prompt of its own."""
-    length = len(window)
-    places = np.arange(length, dtype=np.int32)
-    return Step(
-        tokens=window.astype(np.int32),
-        positions=places,
-        slots=places,
-        query_starts=np.array([0, length], np.int32),
-        lengths=np.array([length], np.int32),
-        block_tables=np.arange(pages_for(length, PAGE_TOKENS), dtype=np.int32)[None, :],
-        rows=np.array([length - 1], np.int32),
-        state_slots=np.zeros(1, np.int32),
-    )

@@ -45,3 +45,19 @@ class Step(Struct, frozen=True):
     def token_types(self) -> Ints:
         """Segment of a text pair for each token, [T]."""
         return np.zeros_like(self.tokens) if self.types is None else self.types
+
+
+def single_step(sequence: Ints, start: int, end: int, rows: Ints, *, page_tokens: int) -> Step:
+    """Tokens `start` .. `end` of the one sequence [L] that there is, whose earlier ones are computed, with
+    logits for `rows` of them. Its pages are numbered from 0 on."""
+    positions = np.arange(start, end, dtype=np.int32)
+    return Step(
+        tokens=sequence[start:end].astype(np.int32),
+        positions=positions,
+        slots=positions,
+        query_starts=np.array([0, end - start], np.int32),
+        lengths=np.array([end], np.int32),
+        block_tables=np.arange(-(-len(sequence) // page_tokens), dtype=np.int32)[None, :],
+        rows=rows,
+        state_slots=np.zeros(1, np.int32),
+    )

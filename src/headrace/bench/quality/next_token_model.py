@@ -10,13 +10,12 @@ from numpy.typing import NDArray
 
 from headrace import _native
 from headrace.errors import UsageError
-from headrace.kv.pages import pages_for
 from headrace.loading.engine_parts import Progress, load_weights, make_executor
 from headrace.loading.loader import usable_cores
 from headrace.loading.options import EngineOptions
 from headrace.loading.planned_model import prepare
 from headrace.ops.value import Ints
-from headrace.program.step import Step
+from headrace.program.step import single_step
 
 ROWS = 64
 """Tokens of a step, each with its row of logits."""
@@ -55,11 +54,12 @@ class NextTokenModel:
     def log_probs(self, window: Ints, first: int) -> Iterator[Logs]:
         """Natural-log probabilities [n, V] of what follows each position from `first` to the last but one,
         in blocks of up to ROWS positions. `window` is [L]."""
-        pages = np.arange(pages_for(len(window), self.plan.page_tokens), dtype=np.int32)
         last = len(window) - 1  # what follows the last token is unknown
         for start in range(0, last, ROWS):
             end = min(start + ROWS, last)
-            logits = self._executor.run(_step(window, start, end, pages, self.plan.page_tokens))
+            rows = np.arange(end - start, dtype=np.int32)
+            step = single_step(window, start, end, rows, page_tokens=self.plan.page_tokens)
+            logits = self._executor.run(step)
             if end > first:
                 yield log_softmax(logits[max(first - start, 0) :])
 
@@ -70,18 +70,3 @@ def log_softmax(logits: NDArray[np.float32]) -> Logs:
     wide -= wide.max(axis=1, keepdims=True)
     wide -= np.log(np.exp(wide).sum(axis=1, keepdims=True))
     return wide
-
-
-def _step(window: Ints, start: int, end: int, pages: Ints, page_tokens: int) -> Step:
-    """Tokens start .. end of a sequence whose earlier ones are computed."""
-    positions = np.arange(start, end, dtype=np.int32)
-    return Step(
-        tokens=window[start:end].astype(np.int32),
-        positions=positions,
-        slots=(pages[positions // page_tokens] * page_tokens + positions % page_tokens).astype(np.int32),
-        query_starts=np.array([0, end - start], np.int32),
-        lengths=np.array([end], np.int32),
-        block_tables=pages[None, :],
-        rows=np.arange(end - start, dtype=np.int32),
-        state_slots=np.zeros(1, np.int32),
-    )
