@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 from data_servers import DataEngineMaker, Server
 
+from headrace.data.local_models import LocalModels
+
 POSTGRES_BIN = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
 PASSWORD = "s3cr3t'pass\\word 42"
 WAIT_S = 60.0
@@ -53,6 +55,14 @@ def owned(folder: Path, wanted: str) -> None:
         for above in folder.parents:
             if str(above).startswith("/tmp/"):
                 above.chmod(above.stat().st_mode | 0o055)
+
+
+@pytest.fixture(scope="module")
+def models() -> Generator[LocalModels]:
+    """Those of this process, for the tests of one file."""
+    found = LocalModels()
+    yield found
+    found.close()
 
 
 @pytest.fixture(scope="session")

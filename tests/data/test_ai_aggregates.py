@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,6 @@ pytest.importorskip("duckdb", reason="needs headrace[data]")
 ROWS = 400
 TEXT = "please list all of the files in folder {} and send me the names and sizes of the largest among them"
 ALL = "SELECT ai_agg(body, 'What do these ask for?', max_tokens := 12) AS a FROM mails"
-
-
-@pytest.fixture(scope="module")
-def models() -> Generator[LocalModels]:
-    found = LocalModels()
-    yield found
-    found.close()
 
 
 class Asking:

@@ -8,7 +8,6 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Generator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -33,13 +32,6 @@ pytest.importorskip("duckdb", reason="needs headrace[data]")
 
 KINDS = 7
 MINE, LIKE = "'reset my password'", "'how to reset a password'"
-
-
-@pytest.fixture(scope="module")
-def models() -> Generator[LocalModels]:
-    found = LocalModels()
-    yield found
-    found.close()
 
 
 class Asking:

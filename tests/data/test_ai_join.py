@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +17,6 @@ from headrace.errors import InvalidRequest
 pytest.importorskip("duckdb", reason="needs headrace[data]")
 
 PAIRS = "ai_join(body, topic, 'The text is about the topic.'{})"
-
-
-@pytest.fixture(scope="module")
-def models() -> Generator[LocalModels]:
-    found = LocalModels()
-    yield found
-    found.close()
 
 
 @pytest.fixture

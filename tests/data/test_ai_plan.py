@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +22,6 @@ pytest.importorskip("duckdb", reason="needs headrace[data]")
 WANTED = int(os.environ.get("HEADRACE_AI_STATEMENTS", "12"))
 SEED = int(os.environ.get("HEADRACE_AI_SEED", "1"))
 ROWS, KINDS = 40, 9
-
-
-@pytest.fixture(scope="module")
-def models() -> Generator[LocalModels]:
-    found = LocalModels()
-    yield found
-    found.close()
 
 
 @pytest.fixture

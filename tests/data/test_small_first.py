@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,6 @@ ROWS = 400
 CASCADE = "ai_filter('Is it about files?', body, model := 'mini'{})"
 OPTIONS = ", small := 'nano', accuracy := 0.8"
 SAMPLE = 56  # four times what 0.8 takes without an error
-
-
-@pytest.fixture(scope="module")
-def models() -> Generator[LocalModels]:
-    found = LocalModels()
-    yield found
-    found.close()
 
 
 @pytest.fixture
