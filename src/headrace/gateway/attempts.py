@@ -112,11 +112,12 @@ class Attempts:
         yield [prepared_for(found, self._route.name)]
         run: AttemptRun | None = await self._committed()
         given = self._given()
-        yield [Started()]
         while run is not None:
-            self.winner, broken = run, None
-            restorer = self._restorer(run)
+            is_first, broken = self.winner is None, None
+            self.winner, restorer = run, self._restorer(run)
             try:
+                if is_first:
+                    yield [Started()]
                 async with aclosing(self._given_out(run, given)) as batches:
                     async for batch in batches:
                         yield batch if restorer is None else restorer.batch(batch)
