@@ -1,7 +1,7 @@
 import type { JSX } from "preact";
 import { Button, Field } from "../lib/ui";
 import type { Options as Values } from "./conversation";
-import { current, setOptions, version } from "./state";
+import { current, models, setOptions, version } from "./state";
 
 interface Numeric {
   name: "temperature" | "topP" | "topK" | "maxTokens" | "seed";
@@ -29,6 +29,16 @@ export function Options({ onClose }: { onClose: () => void }): JSX.Element {
         <h2>Options</h2>
         <Button label="Close options" icon="close" kind="quiet" hideText onClick={onClose} />
       </div>
+      <Field label="Compare with" hint="A second model answers each message, too.">
+        {(id, hint) => (
+          <select id={id} aria-describedby={hint} value={options.compare} onChange={(event) => set({ compare: event.currentTarget.value })}>
+            <option value="">no other model</option>
+            {models.value.map((one) => (
+              <option key={one.id}>{one.id}</option>
+            ))}
+          </select>
+        )}
+      </Field>
       <Field label="System prompt">
         {(id) => <textarea id={id} rows={4} value={options.system} onChange={(event) => set({ system: event.currentTarget.value })} />}
       </Field>
