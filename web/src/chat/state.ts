@@ -106,10 +106,16 @@ export async function drop(...ids: string[]): Promise<void> {
   await remove(...ids);
 }
 
+const KEEP_MS = 500;
+let keeping: ReturnType<typeof setTimeout> | undefined;
+
+/** Each key of a box of theirs is told; the conversation is kept when no more come. */
 export function setOptions(options: Options): void {
   current.value.options = options;
   localStorage.setItem(DEFAULTS_NAME, JSON.stringify({ ...options, schema: "", tools: "", format: "text", system: "", compare: "" }));
-  keep();
+  version.value++;
+  clearTimeout(keeping);
+  keeping = setTimeout(keep, KEEP_MS);
 }
 
 export function setModel(model: string): void {
