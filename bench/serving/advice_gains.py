@@ -70,7 +70,7 @@ def figures(options: argparse.Namespace) -> Iterator[tuple[str, float, float, fl
 
     def cold(llm: LLM) -> Iterator[Completion]:
         for number in range(count):
-            yield llm.generate(f"{number} {number} " + PROMPT * 12, **given | {"max_tokens": 2})
+            yield llm.generate(f"{number} {number} " + PROMPT * 12, **{**given, "max_tokens": 2})
 
     with LLM(options.model, speculative="off") as plain:
         at_once(plain, 8, given)  # what steps of several rows take is learned

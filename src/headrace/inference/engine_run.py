@@ -118,7 +118,7 @@ class EngineRun:
     def _new_meters(self, requests: Sequence[EngineRequest]) -> list[RequestMetrics]:
         call = self._call
         if call.explain and self._engine.limits.may_speculate:
-            self._answers = [(one, []) for one in requests]
+            self._answers = [(one, list[int]()) for one in requests]
         return [RequestMetrics(self._metrics, call.arrival_s, call.recorded_trace) for _ in requests]
 
     def _sink(self, index: int) -> EventCallback:
