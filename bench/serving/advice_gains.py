@@ -63,19 +63,20 @@ def figures(options: argparse.Namespace) -> Iterator[tuple[str, float, float, fl
     count = options.rounds
     given: dict[str, Any] = {"max_tokens": options.tokens, "ignore_eos": True, "temperature": 0.0}
     given["explain"] = True
+    short: dict[str, Any] = {"max_tokens": 2}
 
     def asked(llm: LLM, prompt: str = PROMPT, **more: Any) -> Iterator[Completion]:
         for _ in range(count):
-            yield llm.generate(prompt, **given | more)
+            yield llm.generate(prompt, **{**given, **more})
 
     def cold(llm: LLM) -> Iterator[Completion]:
         for number in range(count):
-            yield llm.generate(f"{number} {number} " + PROMPT * 12, **{**given, "max_tokens": 2})
+            yield llm.generate(f"{number} {number} " + PROMPT * 12, **{**given, **short})
 
     with LLM(options.model, speculative="off") as plain:
         at_once(plain, 8, given)  # what steps of several rows take is learned
         yield compare("prefix_cache", cold(plain), cold_again(cold, plain))
-        several = given | {"n": 8, "temperature": 1.0}
+        several: dict[str, Any] = {**given, "n": 8, "temperature": 1.0}
         many = (plain.generate(PROMPT, **several) for _ in range(count))
         yield compare("fewer_choices", many, asked(plain, temperature=1.0))
         with LLM(options.model, speculative="off", quantization="int4") as small:
