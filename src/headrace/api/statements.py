@@ -18,7 +18,7 @@ from headrace.data.job import SqlAnswer
 from headrace.errors import NotEnabled
 from headrace.inference.accounts import Account
 from headrace.inference.model_runner import ModelRunner
-from headrace.inference.quoter import RemoteBounds
+from headrace.inference.price_source import RemoteBounds
 from headrace.isolation.child import WorkStop
 from headrace.storage.sql_memo import memo_file
 

@@ -20,7 +20,7 @@ from headrace.inference.accounts import Account
 from headrace.inference.call_context import CallContext, StageNote, new_request_id
 from headrace.inference.local_handler import fingerprint_of
 from headrace.inference.model_runner import ModelRunner
-from headrace.inference.quoter import RemoteBounds
+from headrace.inference.price_source import RemoteBounds
 from headrace.telemetry.trace_context import child_of
 
 if TYPE_CHECKING:
