@@ -81,7 +81,7 @@ def test_off_there_is_no_file_and_no_handler(tmp_path: Path) -> None:
         )
         assert reply.status_code == 200
         refused = server.http().post("/v1/feedback", json={"id": reply.json()["id"], "score": 1})
-        assert refused.status_code == 501 and "[adapt]" in refused.json()["error"]["message"]
+        assert refused.status_code == 404 and "[adapt]" in refused.json()["error"]["message"]
     assert not list(tmp_path.glob("*adapt*"))
 
 

@@ -18,7 +18,7 @@ TRIED = 2000
 PAIRS = 2
 FLOOR = 0.02
 """Of the mean variance, added to that of each direction: few examples say little of the smallest ones."""
-AS_STABLE = 0.95
+AS_STABLE = 0.98
 """Of the best stability: of all numbers of groups that have so much of it the largest is taken. On a domain
 with many intents stability hardly changes over a wide range, and finer groups say more."""
 

@@ -11,10 +11,10 @@ from starlette.responses import Response
 from headrace.api.http.body import RequestBody, read_checked
 from headrace.api.http.call_context import call_of
 from headrace.api.http.endpoint import Endpoint
-from headrace.api.http.errors import json_response
+from headrace.api.http.errors import NotFound, json_response
 from headrace.api.http.generation import done
 from headrace.api.service import get_service
-from headrace.errors import InvalidRequest, NotEnabled
+from headrace.errors import InvalidRequest
 
 Id = Annotated[str, Meta(min_length=1, max_length=200, description="The reply's id, or its x-request-id.")]
 Score = Annotated[float, Meta(ge=0, le=1, description="From 0, useless, to 1, right.")]
@@ -43,18 +43,17 @@ class FeedbackReply(Struct, frozen=True, kw_only=True):
     body=FeedbackBody,
     reply=FeedbackReply,
     errors={
-        404: "No reply of that id and key was collected.",
+        404: "No reply of that id and key was collected, or nothing is: see the table [adapt].",
         429: "The key has given too much feedback for a day.",
-        501: "Traffic is not collected: [adapt] is not enabled.",
     },
 )
 async def give_feedback(http: HttpRequest) -> Response:
     """Keep feedback on a reply that was collected, without the personal data in it."""
     body, call, service = await read_checked(FeedbackBody, http), call_of(http), get_service(http)
-    if service.adapting is None:
-        raise NotEnabled("feedback is not collected: enable it with the table [adapt]")
     given = (body.score, body.accepted, body.correction)
     if all(one is None for one in given):
         raise InvalidRequest("feedback says nothing: give score, accepted or correction", param="score")
+    if service.adapting is None:
+        raise NotFound("no reply was collected: enable it with the table [adapt]", param="id")
     await done(http, service.adapting.give_feedback(body.id, *given, call))
     return json_response(FeedbackReply(id=body.id))
