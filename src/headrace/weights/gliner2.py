@@ -53,12 +53,17 @@ def gliner2_settings(config: Config) -> Gliner2Settings:
         raise UnsupportedModel(
             f"config.json: counting_layer is {counting[:40]!r}: supported are {', '.join(_COUNTING)}"
         )
+    pooling = text(config, "token_pooling", "first")
+    if pooling not in _POOLINGS:
+        raise UnsupportedModel(
+            f"config.json: token_pooling is {pooling[:40]!r}: supported are {', '.join(_POOLINGS)}"
+        )
     longest = find(config, "max_len")
     return Gliner2Settings(
         longest_span=integer(config, "max_width", 8, maximum=1 << 10),
         longest_text=None if longest is None else integer(config, "max_len"),
         counting=_COUNTING[counting],
-        subtokens=_POOLINGS.get(text(config, "token_pooling", "first"), "first"),
+        subtokens=_POOLINGS[pooling],
     )
 
 

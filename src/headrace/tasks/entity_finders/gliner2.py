@@ -6,7 +6,9 @@ After GLiNER2 (Zaratiana et al. 2025). The words, the input and the scores are t
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -21,21 +23,27 @@ from headrace.tasks.entity_finders.spans import Candidates, check_finite, gather
 from headrace.tokenization.tokenizer import Tokenizer
 from headrace.weights.gliner2_head import Gliner2Head, read_gliner2_head
 
-# An address of the web or of mail, a name of a user, a character of a script without spaces, a word, a sign.
-_WORD = re.compile(
-    r"(?:https?://\S+|www\.\S+)"
-    r"|[a-z0-9._%+-]+@[a-z0-9.-]+\.[a-z]{2,}"
-    r"|@[a-z0-9_]+"
-    "|[\u4e00-\u9fff\u3040-\u309f\u30a0-\u30ff\uac00-\ud7a3]"
-    r"|\w+(?:[-_]\w+)*"
-    r"|\S",
-    re.IGNORECASE,
-)
 _TASK_MARK, _TEXT_MARK = "[P]", "[SEP_TEXT]"
 _ENTITY_MARK, _CLASS_MARK = "[E]", "[L]"
 _ENTITIES, _CLASSES = "entities", "classification"
 _ENDS = (".", "!", "?")
 """What a text ends with: else the package adds the first, and so it was trained."""
+
+
+@cache
+def _word_pattern() -> re.Pattern[str]:
+    """An address of the web or of mail, a name of a user, a word with its marks and joiners, or a sign."""
+    codes = (*range(0x300, 0x1F000), *range(0xE0100, 0xE01F0))  # where marks are
+    marks = "".join(chr(code) for code in codes if unicodedata.category(chr(code))[0] == "M")
+    letter = rf"[\w{marks}\u200c\u200d]"
+    return re.compile(
+        r"(?:https?://\S+|www\.\S+)"
+        r"|[a-z0-9._%+-]+@[a-z0-9.-]+\.[a-z]{2,}"
+        r"|@[a-z0-9_]+"
+        rf"|{letter}+(?:[-_]{letter}+)*"
+        r"|\S",
+        re.IGNORECASE,
+    )
 
 
 class Gliner2Finder:
@@ -60,7 +68,7 @@ class Gliner2Finder:
     def units(self, tokenizer: Tokenizer, text: str) -> Units:
         """See `Finder.units`: a unit is a word, or a sign between words; the last one may be a full stop that
         the text does not have, of no characters."""
-        places = [found.span() for found in _WORD.finditer(text)]
+        places = [found.span() for found in _word_pattern().finditer(text)]
         words = [text[start:end].lower() for start, end in places]
         if places and not text.endswith(_ENDS):
             words.append(_ENDS[0])
