@@ -22,7 +22,7 @@ from headrace.workers.forked import FORK, NUMBER
 
 _MAX_FILES = 3  # one that tells of the fork, the worker's socket, the file of turns
 
-Work = Callable[[socket.socket, Sequence[int]], NoReturn]
+Work = Callable[[socket.socket, Sequence[int]], object]
 
 
 class ForkParent:
@@ -100,7 +100,7 @@ def main() -> None:
     worker = importlib.import_module("headrace.workers.engine_server")
     gc.freeze()  # a collection in a fork would copy every page
 
-    def work(end: socket.socket, others: Sequence[int]) -> NoReturn:
+    def work(end: socket.socket, others: Sequence[int]) -> None:
         gc.enable()
         worker.EngineServer(end, *others).run()
 

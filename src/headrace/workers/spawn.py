@@ -95,15 +95,13 @@ class Spawner:
     def _fork(self, numbers: Sequence[int]) -> ForkedProcess:
         told, tells = socket.socketpair()
         with tells, self._lock:
-            for attempt in range(2):
+            parent, control = self._running_parent()
+            try:
+                socket.send_fds(control, [FORK], [tells.fileno(), *numbers])
+            except OSError:  # it was killed just now: once more
+                self._leave_parent()
                 parent, control = self._running_parent()
-                try:
-                    socket.send_fds(control, [FORK], [tells.fileno(), *numbers])
-                    break
-                except OSError:  # it was killed: once more
-                    self._leave_parent()
-                    if attempt:
-                        raise
+                socket.send_fds(control, [FORK], [tells.fileno(), *numbers])
         return ForkedProcess(parent, told)
 
     def _running_parent(self) -> tuple[subprocess.Popen[bytes], socket.socket]:
