@@ -18,8 +18,8 @@ def label_queries(embedding: LabelEmbedding, labels: Array) -> Array:
     before, own = embedding.inputs, embedding.hidden(labels)
     reset = sigmoid(before[:size] + own[:, :size])
     update = sigmoid(before[size : 2 * size] + own[:, size : 2 * size])
-    new: Array = np.tanh(before[2 * size :] + reset * own[:, 2 * size :])
-    stepped: Array = new + update * (labels - new)
+    new = np.tanh(before[2 * size :] + reset * own[:, 2 * size :])
+    stepped = (new + update * (labels - new)).astype(np.float32, copy=False)
     if isinstance(embedding.last, LabelTransformer):
         return _transformed(embedding.last, stepped + labels)
     return embedding.last(np.concatenate([stepped, labels], axis=1))
