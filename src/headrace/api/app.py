@@ -76,6 +76,8 @@ def create_app(
         await service.tools.close()
         await service.responses.close()
         await service.idempotent.close()
+        if service.adapting is not None:
+            await service.adapting.close()
         if service.caching is not None:
             await service.caching.close()
         await service.remote.close()
