@@ -22,8 +22,8 @@ class EvalSettings(Struct, frozen=True, kw_only=True):
     scorers: Annotated[
         Mapping[str, object],
         Setting(
-            help="what rows are scored by, by name: an expression of SQL over a row, a known name, or a SELECT"
-            " over the table `result`",
+            help="what rows are scored by, by name: an expression of SQL over a row, a known name, or a"
+            " SELECT over the table `result`",
             values=OBJECT,
         ),
     ] = {}
