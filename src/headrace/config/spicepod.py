@@ -5,16 +5,17 @@ Form: https://spiceai.org/docs/reference/spicepod
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, cast
 
-import yaml
 from msgspec import Struct
 
 from headrace.config.toml_text import toml_key, toml_tables
 from headrace.errors import UsageError
 
+_yaml: Any = importlib.import_module("yaml")  # it has no types
 MAX_BYTES = 1 << 20
 MAX_PARTS = 10_000
 VERSIONS = ("v1beta1", "v1", "v2")
@@ -63,12 +64,12 @@ def _loaded(data: bytes) -> Mapping[str, object]:
     """The document; UsageError with the place for what is none, or has aliases, which may stand for more
     than memory holds."""
     try:
-        for count, event in enumerate(yaml.parse(data, Loader=yaml.SafeLoader)):
-            if isinstance(event, yaml.AliasEvent) or count >= MAX_PARTS:
+        for count, event in enumerate(_yaml.parse(data, Loader=_yaml.SafeLoader)):
+            if isinstance(event, _yaml.AliasEvent) or count >= MAX_PARTS:
                 what = "has aliases" if count < MAX_PARTS else f"has more than {MAX_PARTS:,} parts"
                 raise UsageError(f"the spicepod {what}: write it without")
-        found: object = yaml.safe_load(data)
-    except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
+        found: object = _yaml.safe_load(data)
+    except (_yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
         raise UsageError(f"the spicepod is no YAML: {error}") from None
     except RecursionError:
         raise UsageError("the spicepod is nested too deeply") from None
@@ -116,7 +117,8 @@ class _Part:
     def parts(self, name: str) -> list[_Part]:
         """The mappings of a list."""
         found: list[_Part] = []
-        for index, one in enumerate(self.take(name, list) or ()):
+        listed: list[object] = self.take(name, list) or []
+        for index, one in enumerate(listed):
             path = f"{self.at(name)}[{index}]"
             if isinstance(one, dict):
                 found.append(_Part(cast("Mapping[str, object]", one), path, self.problems))
