@@ -1,12 +1,14 @@
-"""The whole loop: traffic of several tasks, one of which a student learns, is judged by, answers, and loses."""
+"""The whole loop: one of several tasks is learned; its student is judged, answers, and is rolled back."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import random
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from learning import ask, learning_server, settled
 from headrace.adapt.examples import ExampleStore
 from headrace.adapt.registry import Registry
 from headrace.adapt.shadow import prospects
+from headrace.llm import LLM
 from headrace.loading.loader import load_model
 from headrace.loading.options import EngineOptions
 from headrace.storage.database import Database
@@ -75,6 +78,20 @@ def embed() -> Iterator[Any]:
     model = load_model("embed", EngineOptions(threads=1))
     yield model
     model.close()
+
+
+@pytest.fixture(scope="module")
+def llm() -> Iterator[LLM]:
+    with LLM("embed") as loaded:
+        yield loaded
+
+
+@pytest.fixture(autouse=True)
+def loaded_once(monkeypatch: pytest.MonkeyPatch, llm: LLM) -> None:
+    """Commands of this file load no model of their own; those of test_collecting.py do."""
+    for name in ("tasks", "diagnose", "train", "shadow"):
+        module = importlib.import_module(f"headrace.cli.adapt.{name}")
+        monkeypatch.setattr(module, "loaded", lambda encoder, settings: nullcontext(llm))
 
 
 def send(server: Any, texts: list[str], day: int = 1) -> list[str]:
@@ -167,12 +184,13 @@ def test_a_task_is_learned_promoted_and_rolled_back(tmp_path: Path, embed: Any, 
         until(
             lambda: send(server, large.learn(questions(8, 1)))[0].startswith("adapt/"), "it does not answer"
         )
+        named = {"model": "adapt/" + promoted["student"], "messages": [{"role": "user", "content": "x"}]}
+        assert server.http().post("/v1/chat/completions", json=named).status_code == 404
         before = spent(tmp_path)
         asked = questions(9, 80)
         answered = send(server, large.learn(asked), day=4)
-        until(lambda: not server.server.app.state.service.remote.running, "audits")
         share = sum(one.startswith("adapt/") for one in answered) / len(answered)
-        time.sleep(0.3)
+        time.sleep(1)  # audits come after the replies
         cost = (spent(tmp_path) - before) / (80 * NANO)
         # The stated saving is before audits, which are 30 % here.
         assert share > prospect.answered - 0.2
@@ -199,7 +217,7 @@ def test_a_task_is_learned_promoted_and_rolled_back(tmp_path: Path, embed: Any, 
 
 
 def test_a_student_of_corrupted_labels_is_never_proposed(tmp_path: Path, embed: Any, command: Any) -> None:
-    """Its data were mixed up after they were collected: it certifies on more of them, and fails on real ones."""
+    """Its data were mixed up after they were collected: they certify it, and real traffic does not."""
     large, drawn = Large(), random.Random(3)
     with learning_server(tmp_path, large, embed, margin=0.05) as (server, provider, store):
         settings_file(tmp_path, provider.url)
@@ -224,6 +242,7 @@ def test_random_labels_certify_nothing(tmp_path: Path, embed: Any, command: Any)
     large, drawn = Large(), random.Random(4)
     with learning_server(tmp_path, large, embed, margin=0.05) as (server, provider, store):
         settings_file(tmp_path, provider.url)
-        send(server, large.learn([(text, drawn.choice(list(INTENTS))) for text, _ in questions(1, 230)]))
+        mixed = [(text, drawn.choice(list(INTENTS))) for text, _ in questions(1, 230)]
+        send(server, large.learn(mixed))
         settled(store, 230)
         assert "can be certified" in command("train", store.tasks()[0].id, code=1)

@@ -1,4 +1,4 @@
-"""The ladder of a task: which students its examples can make, tried on later examples, and how far they reach."""
+"""The ladder of a task: which students its examples can make, and how far they reach on later examples."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ CASCADE = RemoteModelSettings(targets=("student", "large"), route="cascade", sco
 
 
 class TaskExample(Struct, frozen=True, kw_only=True):
-    """An example of a task as students see it. `answer` is the right one, as far as is known: a correction, or
-    what the incumbent said; `said` is what that was."""
+    """An example as students see it. `answer` is the right one, as far as is known: a correction, or what the
+    incumbent said; `said` is what that was."""
 
     id: int
     at_s: float
@@ -133,8 +133,8 @@ def check_enough(task: str, examples: Sequence[TaskExample], parts: Split, risk:
         )
     if len(parts.lessons) < 2 or len({one.answer for one in parts.lessons}) < 2 or known < least:
         raise InvalidRequest(
-            f"task {task} has no answers that come again: of {len(examples):,} examples {known:,} have a short "
-            "answer that others have, too; students are for closed answers such as labels",
+            f"task {task} has no answers that come again: of {len(examples):,} examples {known:,} have a "
+            "short answer that others have, too; students are for closed answers such as labels",
             param="task",
         )
 

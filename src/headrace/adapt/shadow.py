@@ -43,8 +43,8 @@ class Prospect(Struct, frozen=True, kw_only=True):
         """In a sentence."""
         paid = 1 - self.answered
         text = (
-            f"task {self.task} ({self.name}): student {self.student} ({self.rung}) is {self.state}: it answers "
-            f"{self.answered:.0%} of the requests, so that you pay {paid:.0%} of today's "
+            f"task {self.task} ({self.name}): student {self.student} ({self.rung}) is {self.state}: it "
+            f"answers {self.answered:.0%} of the requests, so that you pay {paid:.0%} of today's "
             f"${self.usd_per_month:,.2f} a month, and saves ${self.saves_usd_per_month:,.2f} at present "
             f"traffic; quality differs by {self.difference:+.1%}, more than {self.lower:+.1%} at 95 % "
             f"({self.examples:,} examples)"
@@ -93,7 +93,7 @@ def judge(registry: Registry, student: StudentRow, examples: Sequence[TaskExampl
 
 
 def _is_surplus(one: TaskExample, keys: Counter[str]) -> bool:
-    """Whether a key of a team would be more than half of the evidence: nobody decides alone for the others."""
+    """Whether a key of a team would be more than half of the evidence: none decides for the others."""
     total = keys.total()
     return len(keys) > 1 and total >= LEAST_PAIRS and keys[one.key_name] + 1 > (total + 1) / 2
 

@@ -17,7 +17,7 @@ from headrace.cli.terminal import JsonFlag, print_json, print_table
 from headrace.config.adapt_settings import read_adapt
 from headrace.config.settings import MODEL_SETTINGS, Settings
 
-HELP = """Show what a task costs, how often it goes wrong, and how much of it each kind of student could answer.
+HELP = """Show what a task costs, how often it goes wrong, and how much of it a student could answer.
 
 \b
 Example:
@@ -46,9 +46,8 @@ def command(
 
 def _print(found: Diagnosis) -> None:
     print(f"{found.task} {found.name}: {found.examples:,} examples, ${found.usd:.4f}")
-    print(
-        f"${found.usd_per_month:,.2f} a month; {found.median_s:.2f} s by the median, {found.slow_s:.2f} s at 95 %"
-    )
+    times = f"{found.median_s:.2f} s by the median, {found.slow_s:.2f} s at 95 %"
+    print(f"${found.usd_per_month:,.2f} a month; {times}")
     print(f"{found.distinct_answers:,} answers, the most common one {found.common_answer:.0%}")
     failed = [(one.kind, f"{one.count:,}", ", ".join(one.replies)) for one in found.failures]
     if failed:

@@ -59,8 +59,8 @@ def command(
         names = {name: one for one in routes.values() for name in (one.name, *one.settings.aliases)}
         if model not in names:
             raise UsageError(
-                f"requests of task {wanted.id} name {model!r}, which is no remote model of [models]: give it an "
-                'entry, such as targets = ["…"], so that a student can be put before it'
+                f"requests of task {wanted.id} name {model!r}, which is no remote model of [models]: "
+                'give it an entry, such as targets = ["…"], so that a student can be put before it'
             )
         found = promote(
             *(store, GateStore(main), wanted.id, names[model], person()),
@@ -74,7 +74,6 @@ def command(
     if json:
         print_json({"task": wanted.id, "student": found.id, "route": found.route, "share": found.share})
     else:
-        print(
-            f"student {found.id} answers {found.share:.0%} of the requests of task {wanted.id} to {found.route}"
-        )
+        whose = f"of the requests of task {wanted.id} to {found.route}"
+        print(f"student {found.id} answers {found.share:.0%} {whose}")
         print(f"take it back: headrace adapt rollback {wanted.id}")
