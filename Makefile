@@ -55,6 +55,8 @@ nightly: export TEST_API_EXAMPLES ?= 500
 nightly: export TEST_DAMAGED_FILES ?= 300
 nightly: export TEST_PROVIDER_FAULTS ?= 10000
 nightly: export TEST_POSTGRES_REQUESTS ?= 1000
+nightly: export TEST_DRAFT_HITS ?= 1000
+nightly: export TEST_CERTIFICATES ?= 10000
 nightly: run lint oracles
 	scripts/test_native.sh --all $(BIN)
 	$(MAKE) test

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from data_servers import DataEngineMaker, Server
 
-from headrace.data.local_models import LocalModels
+from headrace.inference.local_models import LocalModels
 
 POSTGRES_BIN = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
 PASSWORD = "s3cr3t'pass\\word 42"

@@ -14,8 +14,8 @@ from headrace.config.settings import Settings
 from headrace.economy.budget_settings import read_budgets
 from headrace.economy.price_overrides import read_overrides
 from headrace.economy.prices import PriceBook
-from headrace.economy.quotes import Quotes
 from headrace.economy.recorder import LedgerRecorder
+from headrace.economy.route_prices import RoutePrices
 from headrace.errors import InvalidRequest
 from headrace.inference.attempts import Attempt, Hold, SpendRecorder
 from headrace.inference.call_context import CallContext
@@ -99,7 +99,7 @@ class RemoteModels:
         self._routing = building.updated(
             *(self._routing, self._local, self._database, _Counted(self.spend, self.attempts), self._serves),
             *(settings, entries, int(time.time())),
-            quoter=Quotes(prices, self._ledger and self._ledger.budgets, settings.node_usd_per_hour),
+            prices=RoutePrices(prices, self._ledger and self._ledger.budgets, settings.node_usd_per_hour),
             runner=self.runner,
         )
         if self._ledger is not None:

@@ -17,6 +17,8 @@ DialectName = Literal["openai_chat", "openai_responses", "anthropic", "google"]
 PrivacyName = Literal["off", "local", "redact"]
 ScoreName = Literal["logprob", "least", "margin", "verifier"]
 CompareName = Literal["equal", "normalized", "words"]
+BreakName = Literal["error", "continue"]
+TierName = Literal["standard", "flex", "priority"]
 
 S = TypeVar("S", bound=Struct)
 
@@ -135,9 +137,25 @@ class RemoteModelSettings(Struct, frozen=True, kw_only=True):
             shown_default="of the provider's table, else 4096",
         ),
     ] = None
+    tier: Annotated[
+        TierName,
+        Setting(
+            help="way of processing that is asked of the provider, and whose price is taken; batches of "
+            "providers answer later and are not used",
+            values=one_of(TierName),
+        ),
+    ] = "standard"
     max_attempts: Annotated[
         int, Setting(help="attempts for a request, at all targets together", values=integer(1, 10))
     ] = 3
+    on_break: Annotated[
+        BreakName,
+        Setting(
+            help="what happens where an answer breaks off: an error, or a target that can goes on from the "
+            "text that was given; tool calls, reasoning, constraints and several choices end with the error",
+            values=one_of(BreakName),
+        ),
+    ] = "error"
     hedge: Annotated[
         bool,
         Setting(
@@ -298,6 +316,8 @@ def read_remote_model(name: str, entry: object, where: str) -> RemoteModelSettin
     alone = [key for key in ROUTE_SETTINGS if key in given and found.provider is not None]
     if alone:
         raise UsageError(f"{where}.{name}.{alone[0]} needs targets: a provider's model has no choice of them")
+    if found.tier != "standard" and found.provider is None:
+        raise UsageError(f"{where}.{name}.tier needs provider: targets have tiers of their own")
     if found.max_output_tokens is not None and found.provider is None:
         raise UsageError(
             f"{where}.{name}.max_output_tokens needs provider: targets have entries of their own"

@@ -8,7 +8,7 @@ import hashlib
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
-from contextlib import aclosing
+from contextlib import AbstractContextManager, aclosing
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
@@ -20,7 +20,7 @@ from headrace.inference.accounts import Account
 from headrace.inference.call_context import CallContext, StageNote, new_request_id
 from headrace.inference.local_handler import fingerprint_of
 from headrace.inference.model_runner import ModelRunner
-from headrace.inference.quoter import RemoteBounds
+from headrace.inference.price_source import RemoteBounds
 from headrace.telemetry.trace_context import child_of
 
 if TYPE_CHECKING:
@@ -53,6 +53,11 @@ class Models(Protocol):
 
     def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Begin work on the models' event loop, from another thread."""
+        ...
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """While the statement's thread waits for such work: others may run meanwhile. Raises Overloaded where
+        too many wait."""
         ...
 
 

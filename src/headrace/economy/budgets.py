@@ -19,7 +19,7 @@ from headrace.economy.entries import Entry
 from headrace.economy.holder import Holder, has_ended, machine_s, this_process
 from headrace.economy.ledger import Ledger
 from headrace.economy.money import plain_usd, shown_usd
-from headrace.economy.quote import Quote
+from headrace.economy.worst_case import WorstCase
 from headrace.errors import BudgetExceeded, PriceUnknown
 from headrace.inference.attempts import Hold
 from headrace.storage.sql_store import Row, SqlStore
@@ -72,23 +72,23 @@ class Budgets:
         """The budgets that an attempt counts for."""
         return [budget for budget in self.budgets if budget.covers(one)]
 
-    def reserve(self, one: Attempted, quote: Quote, processing: str) -> Hold:
+    def reserve(self, one: Attempted, worst: WorstCase, processing: str) -> Hold:
         """Set aside what an attempt can cost, or what is left where that is enough for less output.
 
         Raises BudgetExceeded or PriceUnknown.
         """
         covering = self.covering(one)
         strict = next((budget for budget in covering if budget.unpriced == "refuse"), None)
-        if quote.nano_usd is None and strict is not None:
+        if worst.nano_usd is None and strict is not None:
             raise PriceUnknown(
-                f"the budget {strict.name!r} cannot be kept with {one.provider}/{one.model}: {quote.missing}"
+                f"the budget {strict.name!r} cannot be kept with {one.provider}/{one.model}: {worst.missing}"
             )
         limits = [limit for budget in covering for limit in budget.limits_of(one)]
         with self._database.transaction():
-            most, output = self._granted_after_release(limits, quote)
-            hold = self._hold(one, None if quote.nano_usd is None else most, processing, limits)
+            most, output = self._granted_after_release(limits, worst)
+            hold = self._hold(one, None if worst.nano_usd is None else most, processing, limits)
             self._own[hold] = [(limit.budget, limit.period) for limit in limits]
-        return Hold(hold, None if quote.nano_usd is None else most, output if limits else None)
+        return Hold(hold, None if worst.nano_usd is None else most, output if limits else None)
 
     def charge(self, entry: int, limits: Sequence[tuple[str, str]], nano_usd: int) -> None:
         """Count an entry for budgets and their periods."""
@@ -152,27 +152,27 @@ class Budgets:
         values = dict(zip(names, row, strict=True))
         return StoredHold(**values, shares=tuple(shares))  # type: ignore[arg-type]
 
-    def _granted_after_release(self, limits: Sequence[Limit], quote: Quote) -> tuple[int, int | None]:
+    def _granted_after_release(self, limits: Sequence[Limit], worst: WorstCase) -> tuple[int, int | None]:
         """As `_granted`; where that is not all, holds that no process will settle are let go first."""
         try:
-            granted = self._granted(limits, quote)
+            granted = self._granted(limits, worst)
         except BudgetExceeded:
             if not self.release_stale():
                 raise
-            return self._granted(limits, quote)
-        is_whole = quote.cost is None or granted[1] == quote.output
-        return granted if is_whole or not self.release_stale() else self._granted(limits, quote)
+            return self._granted(limits, worst)
+        is_whole = worst.cost is None or granted[1] == worst.output
+        return granted if is_whole or not self.release_stale() else self._granted(limits, worst)
 
-    def _granted(self, limits: Sequence[Limit], quote: Quote) -> tuple[int, int | None]:
+    def _granted(self, limits: Sequence[Limit], worst: WorstCase) -> tuple[int, int | None]:
         """Nano-dollars and output within all limits. Raises BudgetExceeded."""
-        if quote.nano_usd == 0 and quote.cost is None:  # of this machine: it is within every limit
+        if worst.nano_usd == 0 and worst.cost is None:  # of this machine: it is within every limit
             return 0, None
-        found = quote.nano_usd or 0, quote.output if quote.cost is not None else None
+        found = worst.nano_usd or 0, worst.output if worst.cost is not None else None
         for limit in limits:
             spent, held = self.used(limit.budget, limit.period) if limit.period else (0, 0)
-            granted = quote.within(limit.nano_usd - spent - held)
+            granted = worst.within(limit.nano_usd - spent - held)
             if granted is None:
-                least = quote.nano_usd or 0 if quote.cost is None else quote.cost(quote.least)
+                least = worst.nano_usd or 0 if worst.cost is None else worst.cost(worst.least)
                 raise BudgetExceeded(
                     f"the budget {limit.budget!r} allows ${plain_usd(limit.nano_usd)} in "
                     f"{_shown(limit.period)}: ${plain_usd(spent)} are spent, ${plain_usd(held)} set aside, "

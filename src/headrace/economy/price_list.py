@@ -33,8 +33,7 @@ _NEVER_IN_USAGE = frozenset({
     *("audio_hours", "input_audio_hours", "output_audio_hours", "input_mchars", "input_gpixels"),
     *("input_document_kpages", "input_annotated_document_kpages", "input_text_messages_kcount"),
     *("storage_searches_kcount", "social_searches_kcount", "code_executions_kcount"),
-    *("rerank_searches_kcount", "output_citation_mtok", "output_video_mtok", "cache_image_read_mtok"),
-    "cache_video_read_mtok",
+    *("output_citation_mtok", "output_video_mtok", "cache_image_read_mtok", "cache_video_read_mtok"),
 })  # fmt: skip
 
 

@@ -15,13 +15,14 @@ Direction = Literal["input", "output", "other"]
 
 class Quantities(TokenCounts, frozen=True, kw_only=True):
     """TokenCounts, and the classes that only some providers bill apart. What is cached of images and videos
-    is in `cache_read`; `web_searches` are searches."""
+    is in `cache_read`; `web_searches` are searches, `rerank_searches` rankings of a hundred documents."""
 
     cache_read_audio: int = 0
     input_image: int = 0
     input_video: int = 0
     output_image: int = 0
     web_searches: int = 0
+    rerank_searches: int = 0
 
     def items(self) -> Iterator[tuple[str, int]]:
         """Classes that are not zero, in their order."""
@@ -72,6 +73,7 @@ CLASSES: Mapping[str, QuantityClass] = {
     "output_audio": QuantityClass("output_audio_mtok", _TOKENS, "output", "output"),
     "output_image": QuantityClass("output_image_mtok", _TOKENS, "output", "output"),
     "web_searches": QuantityClass("web_searches_kcount", 1_000, "other"),
+    "rerank_searches": QuantityClass("rerank_searches_kcount", 1_000, "other"),
 }
 REQUEST = "request"
 """The class of a fee for each request, which is no quantity of the usage."""

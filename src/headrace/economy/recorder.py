@@ -19,9 +19,9 @@ from headrace.economy.holder import Holder, machine_s
 from headrace.economy.ledger import Ledger
 from headrace.economy.prices import PriceBook
 from headrace.economy.quantities import quantities_of
-from headrace.economy.quote import Quote
 from headrace.economy.rates import Unpriced
 from headrace.economy.tiers import tier_of
+from headrace.economy.worst_case import WorstCase
 from headrace.inference.attempts import Attempt, Hold, TokenCounts
 from headrace.storage.sql_store import SqlStore
 
@@ -113,13 +113,13 @@ class LedgerRecorder:
 
     def _reserve(self, one: Attempted, most: TokenCounts, processing: str, least_output: int) -> Hold:
         if not one.provider:  # the time of this machine is bought already
-            return self.budgets.reserve(one, Quote(0), processing)
+            return self.budgets.reserve(one, WorstCase(0), processing)
         try:
             rates = self.prices.rates(one.provider, one.model, tier_of(processing), one.unix_s)
-            quote = Quote.of(rates, quantities_of(most), least_output)
+            worst = WorstCase.of(rates, quantities_of(most), least_output)
         except Unpriced as reason:
-            return self.budgets.reserve(one, Quote(None, missing=str(reason)), processing)
-        return self.budgets.reserve(one, quote, processing)
+            return self.budgets.reserve(one, WorstCase(None, missing=str(reason)), processing)
+        return self.budgets.reserve(one, worst, processing)
 
     def _settle(self, hold: Hold, attempt: Attempt) -> int | None:
         with self._database.transaction():

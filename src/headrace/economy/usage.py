@@ -181,6 +181,16 @@ def _ollama(fields: Fields) -> Quantities:
     return Quantities(input=fields.count("prompt_eval_count"), output=fields.count("eval_count"))
 
 
+def _total(fields: Fields) -> Quantities:
+    """Jina's and vLLM's of what only reads: one count."""
+    return Quantities(input=fields.count("total_tokens"))
+
+
+def _searches(fields: Fields) -> Quantities:
+    """Cohere's `billed_units` of a ranking."""
+    return Quantities(rerank_searches=fields.count("search_units"))
+
+
 def _rest(name: str, total: int, *parts: int) -> int:
     if sum(parts) > total:
         raise UnknownUsage(f"{name} is {total:,}, its parts are {' + '.join(f'{part:,}' for part in parts)}")
@@ -213,5 +223,7 @@ _SHAPES: Mapping[str, Callable[[Fields], Quantities]] = {
     "totalTokenCount": google_usage,
     "prompt_eval_count": _ollama,
     "eval_count": _ollama,
+    "search_units": _searches,
+    "total_tokens": _total,
 }
 """How to read a usage object that has a field, in the order in which the fields are looked for."""

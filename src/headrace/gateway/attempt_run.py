@@ -199,6 +199,7 @@ class AttemptRun:
             tokens=self._usage.tokens,
             raw_usage=self._usage.raw,
             reported_nano_usd=self._usage.nano_usd,
+            processing="standard" if self._remote is None else self._remote.tier,
             route=self._route,
             plausible=None if self._remote is None else self._remote.plausible,
         )

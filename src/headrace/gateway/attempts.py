@@ -1,6 +1,7 @@
 """The only loop of attempts: over the targets of a route, within budgets of attempts, time and money.
 
 The commit point is the first content. Before it another target may take over; after it nothing is repeated.
+Where the route's `on_break` is "continue", another one may go on from what was given (`continuation.py`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from msgspec.structs import replace
 
 from headrace.errors import HeadraceError
 from headrace.gateway.attempt_run import AttemptRun
+from headrace.gateway.continuation import GivenText, goes_on, with_usage_of
 from headrace.gateway.hedging import HedgeShare
 from headrace.gateway.privacy import Private, Restorer
 from headrace.gateway.purse import Purse
@@ -70,6 +72,7 @@ class Attempts:
         """The attempt that answers."""
         self._route, self._local, self._spend, self._share = route, local, spend, share
         self._request, self._call = request, call
+        self._asked = request
         self._started = 0
         self._usable = list(states)
         self._requests: dict[TargetState, GenerationRequest | EmbeddingRequest] = {}
@@ -107,21 +110,69 @@ class Attempts:
             assert self._refusal is not None
             raise self._refusal
         yield [prepared_for(found, self._route.name)]
-        run = self.winner = await self._committed()
-        restorer = self._restorer(run)
-        try:
-            self._note(run, run.first)
-            run.obey(self._call.stops)
-            yield [Started()]
-            yield run.first if restorer is None else restorer.batch(run.first)
-            async with aclosing(run.rest()) as rest:
-                async for batch in rest:
+        run: AttemptRun | None = await self._committed()
+        given = self._given()
+        while run is not None:
+            is_first, broken = self.winner is None, None
+            self.winner, restorer = run, self._restorer(run)
+            try:
+                if is_first:
+                    yield [Started()]
+                async with aclosing(self._given_out(run, given)) as batches:
+                    async for batch in batches:
+                        yield batch if restorer is None else restorer.batch(batch)
+            except AttemptFailed as error:
+                broken = error
+            finally:
+                await run.close()
+            run = None if broken is None else await self._gone_on(run, broken, given)
+
+    async def _given_out(self, run: AttemptRun, given: GivenText | None) -> AsyncGenerator[Batch]:
+        """The batches of an attempt that has begun to answer. Raises AttemptFailed."""
+        before = 0 if given is None else given.tokens
+        self._note(run, run.first, is_first=not before)
+        run.obey(self._call.stops)
+        async with aclosing(_all(run)) as batches:
+            async for batch in batches:
+                if batch is not run.first:
                     self._note(run, batch)
-                    yield batch if restorer is None else restorer.batch(batch)
-        except AttemptFailed as error:
-            raise error_of(error.failure, run.state.name) from error
-        finally:
-            await run.close()
+                if given is not None:
+                    given.take(batch)
+                yield with_usage_of(before, batch) if before else batch
+
+    def _given(self) -> GivenText | None:
+        """What keeps the text of an answer, where another target may go on from it. Where personal data was
+        replaced, what the client has is not what the target wrote."""
+        may = self._route.settings.on_break == "continue" and self._private is None
+        return GivenText() if may else None
+
+    async def _gone_on(
+        self, run: AttemptRun, broken: AttemptFailed, given: GivenText | None
+    ) -> AttemptRun | None:
+        """An attempt that goes on from where one broke off. Raises the error of that one where none can."""
+        error, failure = error_of(broken.failure, run.state.name), broken.failure
+        request = None
+        if given is not None and failure.may_succeed_elsewhere and not failure.is_of_request:
+            request = given.continued(self._asked)
+        if request is None or given is None:
+            raise error from broken
+        self._request = request
+        self._requests.clear()
+        self._usable = [one for one in self._usable if goes_on(one, given.text)]
+        if not failure.may_succeed_again and run.state in self._usable:
+            self._usable.remove(run.state)
+        self._call.spent_nano_usd += run.cost_nano_usd or 0
+        self._call.no_store = True
+        try:
+            found = await self._committed(broken)
+        except HeadraceError:
+            raise error from broken
+        self._call.warn(
+            "on_break",
+            f"the target {run.state.name!r} {failure.message} after {len(given.text):,} characters: "
+            f"{found.state.name!r} went on from there",
+        )
+        return found
 
     def _restorer(self, run: AttemptRun) -> Restorer | None:
         """What puts personal data back into an answer from elsewhere."""
@@ -131,12 +182,13 @@ class Attempts:
         wanted = private.redacted.constraint if private.redacted is not None else None
         return Restorer(private, is_json=wanted is not None and wanted.kind.startswith("json"))
 
-    def _note(self, run: AttemptRun, batch: Sequence[InferenceEvent]) -> None:
+    def _note(self, run: AttemptRun, batch: Sequence[InferenceEvent], *, is_first: bool = True) -> None:
         """Keep in the call what the reply and the account have to know."""
         call = self._call
         if batch is run.first:
             self._note_target(run.state)
-            call.first_token_s = time.monotonic() - call.arrival_s
+            if is_first:
+                call.first_token_s = time.monotonic() - call.arrival_s
         if run.state.remote is not None:  # a model of this machine counts by itself
             call.usages += [event.usage for event in batch if isinstance(event, PromptFinished)]
         if run.cost_nano_usd is not None:
@@ -147,9 +199,9 @@ class Attempts:
         self._call.reply_headers["x-headrace-target"] = state.name
         self._call.reply_headers["x-headrace-attempts"] = str(self._call.attempts)
 
-    async def _committed(self) -> AttemptRun:
-        """The attempt that has given the first content. Raises the error of the last where none has."""
-        failed: AttemptFailed | None = None
+    async def _committed(self, failed: AttemptFailed | None = None) -> AttemptRun:
+        """The attempt that has given the first content. Raises the error of the last where none has. `failed`
+        is the one before, where there was one."""
         while self._started < self._max_attempts:
             state = await self._next(failed)
             if state is None:
@@ -268,6 +320,14 @@ class Attempts:
         return None
 
 
+async def _all(run: AttemptRun) -> AsyncGenerator[Batch]:
+    """All batches of an attempt that has begun to answer. Raises AttemptFailed."""
+    yield run.first
+    async with aclosing(run.rest()) as rest:
+        async for batch in rest:
+            yield batch
+
+
 async def _first_of(running: Sequence[asyncio.Task[AttemptRun]]) -> AttemptRun:
     """The first attempt that gives content. Raises the error of the first one where all have failed."""
     pending = set(running)
@@ -290,5 +350,10 @@ async def _close_others(running: Sequence[asyncio.Task[AttemptRun]], won: Attemp
 
 def _here(request: InferenceRequest, name: str) -> GenerationRequest | EmbeddingRequest:
     """What a model of this machine gets. Raises TargetRefused."""
+    if isinstance(request, EmbeddingRequest) and request.task == "rerank":
+        raise TargetRefused(
+            f"{name!r} is a model of this machine, whose scores are no other's: name it without a route",
+            param="model",
+        )
     found = replace(generates_or_embeds(request, name), model=name)
     return replace(found, route=None) if isinstance(found, GenerationRequest) else found

@@ -11,7 +11,7 @@ from headrace.gateway.routing_handler import RoutingHandler
 from headrace.inference.attempts import SpendRecorder
 from headrace.inference.handler import Handler
 from headrace.inference.model_runner import ModelRunner
-from headrace.inference.quoter import Quoter
+from headrace.inference.price_source import PriceSource
 from headrace.providers.key_store import KeyStore
 from headrace.providers.target import read_providers
 from headrace.storage.database import Database
@@ -26,7 +26,7 @@ def updated(
     settings: Settings,
     entries: Mapping[str, object],
     now_s: int,
-    quoter: Quoter | None = None,
+    prices: PriceSource | None = None,
     runner: ModelRunner | None = None,
 ) -> RoutingHandler:
     """`routing`, or a new one, with the providers of `settings` and the routes among `entries` of [models].
@@ -34,8 +34,8 @@ def updated(
     providers = read_providers(settings.providers)
     routes = read_routes(entries, providers, serves=serves, now_s=now_s)
     routing = routing or RoutingHandler(
-        *(local, KeyStore(database).key_of, spend), quoter=quoter, runner=runner, gates=GateStore(database)
+        *(local, KeyStore(database).key_of, spend), prices=prices, runner=runner, gates=GateStore(database)
     )
-    routing.planner.quoter = quoter or routing.planner.quoter
+    routing.planner.prices = prices or routing.planner.prices
     routing.update(routes, providers, serves)
     return routing

@@ -25,7 +25,7 @@ from headrace.inference.accounts import Account
 from headrace.inference.attempts import TokenCounts
 from headrace.inference.call_context import CallContext
 from headrace.inference.model_runner import ModelRunner
-from headrace.inference.quoter import Payer, Quoter, RequestBound
+from headrace.inference.price_source import Payer, PriceSource, RequestBound
 from headrace.inference.requests import ChatRequest, GenerationRequest, InferenceRequest, RouteWishes
 from headrace.providers.bounds import DEFAULT_OUTPUT, choices_of, output_bound
 from headrace.providers.capabilities import only_generates
@@ -54,8 +54,8 @@ class RoutePlan(Struct, frozen=True):
 class Planner:
     """Plans requests of routes."""
 
-    def __init__(self, quoter: Quoter, runner: ModelRunner | None) -> None:
-        self.quoter = quoter
+    def __init__(self, prices: PriceSource, runner: ModelRunner | None) -> None:
+        self.prices = prices
         self._privacy, self._labels = PrivacyCheck(runner), Labeler(runner)
 
     async def plan(
@@ -127,7 +127,7 @@ class Planner:
     ) -> list[CandidateTarget]:
         left: list[float | None] = [None] * len(states)
         if "left" in policy.needs:
-            left = await self.quoter.left([_payer(one, route, call) for one in states])
+            left = await self.prices.left([_payer(one, route, call) for one in states])
         tokens = TokenCounts(input=facts.prompt_tokens, output=facts.output_tokens)
         most = estimate(request)
         found: list[CandidateTarget] = []
@@ -140,8 +140,10 @@ class Planner:
                     index=index,
                     name=state.name,
                     is_local=isinstance(state.target, LocalTarget),
-                    nano_usd=self.quoter.price(state.provider, state.provider_model, tokens, seconds),
-                    most_nano_usd=self.quoter.most(state.provider, state.provider_model, most),
+                    nano_usd=self.prices.price(
+                        state.provider, state.provider_model, tokens, seconds, state.tier
+                    ),
+                    most_nano_usd=self.prices.most(state.provider, state.provider_model, most, state.tier),
                     seconds=seconds,
                     samples=state.speed.samples,
                     in_flight=state.in_flight,
@@ -165,7 +167,7 @@ class Planner:
         sent = only_generates(state.remote.adapted(request, route.settings.drop, own), state.name)
         output = output_bound(sent, state.remote.target).most
         tokens = TokenCounts(input=state.remote.most_input(sent), output=output)
-        usd = self.quoter.most(state.provider, state.provider_model, tokens)
+        usd = self.prices.most(state.provider, state.provider_model, tokens, state.tier)
         name = f"{state.provider}/{state.provider_model}"
         return RequestBound(
             prompt_tokens=tokens.input,

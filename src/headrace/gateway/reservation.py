@@ -51,6 +51,7 @@ async def reserved(
         most=most,
         request_id=call.booking_id,
         route=route,
+        processing="standard" if isinstance(request, EmbeddingRequest) else state.tier,
         least_output=0 if bound is None else bound.least,
     )
     if isinstance(request, EmbeddingRequest) or bound is None or hold.output is None or state.remote is None:

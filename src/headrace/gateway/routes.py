@@ -93,6 +93,12 @@ class _Reader(Struct):
         one = self.settings[name]
         if one.provider is not None:
             provider = self._provider(one.provider, f"{self.where}.{name}.provider")
+            if one.tier != "standard" and one.tier not in provider.row.tiers:
+                known = ", ".join(provider.row.tiers) or "none"
+                raise UsageError(
+                    f"{self.where}.{name}.tier is {one.tier!r}, which {provider.name} does not take (it "
+                    f"takes: {known}): leave it out"
+                )
             return [
                 RemoteTarget(
                     name=name,
@@ -100,6 +106,7 @@ class _Reader(Struct):
                     model=one.model or name,
                     context=one.context,
                     max_output_tokens=one.max_output_tokens,
+                    tier=one.tier,
                 )
             ]
         return [target for word in one.targets for target in self._named(word, name, (*seen, name))]

@@ -28,7 +28,7 @@ from headrace.inference.attempts import SpendRecorder
 from headrace.inference.call_context import CallContext
 from headrace.inference.handler import Batch, EventBatches, Handler
 from headrace.inference.model_runner import ModelRunner
-from headrace.inference.quoter import NoQuotes, Quoter, RequestBound
+from headrace.inference.price_source import NoPrices, PriceSource, RequestBound
 from headrace.inference.requests import ChatRequest, GenerationRequest, InferenceRequest
 from headrace.providers.failure import LoopDetected, TargetRefused
 from headrace.providers.remote_handler import RemoteHandler
@@ -50,14 +50,14 @@ class RoutingHandler:
         key: ProviderKey,
         spend: SpendRecorder,
         *,
-        quoter: Quoter | None = None,
+        prices: PriceSource | None = None,
         runner: ModelRunner | None = None,
         gates: GateStore | None = None,
     ) -> None:
-        """`quoter` knows prices and budgets, `runner` runs models that look at requests, `gates` keeps
+        """`prices` knows prices and budgets, `runner` runs models that look at requests, `gates` keeps
         certificates."""
         self._local, self._key, self._spend = local, key, spend
-        self.planner = Planner(quoter or NoQuotes(), runner)
+        self.planner = Planner(prices or NoPrices(), runner)
         self.gates = Gates(gates or GateStore(Database(None)), runner)
         self._routes: dict[str, Route] = {}
         self._names: dict[str, str] = {}

@@ -34,6 +34,11 @@ class TargetState:
         return "" if isinstance(self.target, LocalTarget) else self.target.provider.name
 
     @property
+    def tier(self) -> str:
+        """The way of processing that its provider is asked for."""
+        return "standard" if isinstance(self.target, LocalTarget) else self.target.tier
+
+    @property
     def provider_model(self) -> str:
         """The provider's name of the model."""
         return self.target.name if isinstance(self.target, LocalTarget) else self.target.model

@@ -21,6 +21,7 @@ from headrace.inference.requests import (
     EmbeddingRequest,
     GenerationRequest,
     ReasoningSettings,
+    TextPair,
 )
 from headrace.providers.target import RemoteTarget
 
@@ -113,8 +114,10 @@ def input_bound(request: GenerationRequest, body: bytes, target: RemoteTarget) -
 
 
 def embedding_bound(request: EmbeddingRequest) -> int:
-    """The most tokens of the inputs of a request for vectors."""
+    """The most tokens of the inputs of a request for vectors or scores; every document is read with the
+    query."""
     texts = [one for one in request.inputs if isinstance(one, str)]
+    texts += [text for one in request.inputs if isinstance(one, TextPair) for text in (one.first, one.second)]
     tokens = sum(len(one) for one in request.inputs if isinstance(one, tuple))
     size = sum(max(len(one.encode("utf-8", "replace")), _normalized_bytes(one)) for one in texts)
     return size + tokens + MESSAGE_TOKENS * len(request.inputs)

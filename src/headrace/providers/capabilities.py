@@ -40,6 +40,11 @@ def adapted(
     """The request as the target gets it. TargetRefused names what it cannot honor, unless that is in `drop`:
     then it is left out, with a warning."""
     found = only_generates(request, target.name)
+    if not target.row.generates:
+        raise TargetRefused(
+            f"the target {target.name!r} ({target.provider.name}) generates no text: name it for reranking",
+            param="model",
+        )
     with_defaults(DEFAULTS, found.sampling)  # refuses values that no model takes
     for check in _CHECKS:
         found = check(_Adapting(target, drop, call), found)
@@ -51,14 +56,16 @@ def embeddable(
 ) -> EmbeddingRequest:
     """The request for vectors as the target gets it; see `adapted`."""
     adapting = _Adapting(target, drop, call)
+    if request.task == "rerank":
+        return _rankable(request, adapting)
     if not target.row.embeddings:
         raise TargetRefused(
             f"the target {target.name!r} ({target.provider.name}) has no embeddings", param="model"
         )
     if request.task != "embed":
         raise TargetRefused(
-            f"{target.name!r} is a remote model, which generates and embeds text: name a model of this "
-            f"machine for {request.task}",
+            f"{target.name!r} is a remote model, which generates, embeds and ranks text: name a model of "
+            f"this machine for {request.task}",
             param="model",
         )
     for one in request.inputs:
@@ -73,6 +80,23 @@ def embeddable(
         call.warn("input_type", f"the target {target.name!r} makes one kind of vectors for all purposes")
     if request.truncate:
         call.warn("truncate", f"the target {target.name!r} decides whether texts that are too long are cut")
+    return request
+
+
+def _rankable(request: EmbeddingRequest, adapting: _Adapting) -> EmbeddingRequest:
+    """Pairs of one query and its documents, to be scored."""
+    target = adapting.target
+    if not target.row.rerank:
+        raise TargetRefused(
+            f"the target {target.name!r} ({target.provider.name}) ranks no texts", param="model"
+        )
+    if request.max_tokens is not None:
+        adapting.refuse("max_tokens_per_doc", "cuts documents as it likes")
+        request = replace(request, max_tokens=None)
+    if request.truncate and target.row.rerank != "tei":
+        adapting.call.warn(
+            "truncate", f"the target {target.name!r} decides whether texts that are too long are cut"
+        )
     return request
 
 

@@ -32,6 +32,8 @@ class UpstreamReader(Protocol):
     usage: ReportedUsage
     """The last report, as far as it has come."""
     fingerprint: str | None
+    tier: str | None
+    """The provider's word for how the request was processed, where it says so besides the usage."""
     is_done: bool
     """Whether the stream has said that it is over."""
 

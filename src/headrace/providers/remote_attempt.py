@@ -20,6 +20,7 @@ from headrace.inference.requests import (
     EmbeddingRequest,
     GenerationRequest,
     Prompt,
+    TextPair,
 )
 from headrace.providers.answer import MAX_PIECES, Answer, MalformedAnswer, UnusableAnswer
 from headrace.providers.bounds import choices_of, plausible
@@ -84,6 +85,7 @@ class RemoteAttempt:
         self._target, self._dialect, self._warn = sending.target, sending.dialect, sending.warn
         self.usage = ReportedUsage()
         self.fingerprint: str | None = None
+        self.tier: str = sending.target.tier
         self.first_content_s: float | None = None
         self._body = b""
         self._reply: UpstreamReply | None = None
@@ -140,6 +142,7 @@ class RemoteAttempt:
         finally:
             if reader is not None:
                 self.usage, self.fingerprint = reader.usage, reader.fingerprint
+                self.tier = reader.tier or self.tier
             if reply is not None:
                 await reply.close()
 
@@ -167,7 +170,7 @@ class RemoteAttempt:
         not match."""
         if not answer.is_finished:
             raise self._failed("truncated", "ended its stream in the middle of the answer")
-        self.usage = reader.usage
+        self.usage, self.tier = reader.usage, reader.tier or self.tier
         usage, reasoning = self._usage(answer, reader.usage)
         ended = answer.ended(reasoning)
         if self._check is not None:
@@ -216,7 +219,11 @@ def key_headers(row: ProviderRow, key: str | None) -> dict[str, str]:
 def prompt_tokens(request: GenerationRequest | EmbeddingRequest) -> int:
     """An estimate of the tokens of all prompts, rather too many. An image counts as 1,600."""
     if isinstance(request, EmbeddingRequest):
-        return sum(_prompt_tokens(one) for one in request.inputs if isinstance(one, str | tuple))
+        pairs = [
+            text for one in request.inputs if isinstance(one, TextPair) for text in (one.first, one.second)
+        ]
+        texts = [*(one for one in request.inputs if isinstance(one, str | tuple)), *pairs]
+        return sum(map(_prompt_tokens, texts))
     if isinstance(request, CompletionRequest):
         return sum(map(_prompt_tokens, request.prompts)) + estimated(len(request.suffix or ""))
     assert isinstance(request, ChatRequest)

@@ -48,10 +48,13 @@ class _GoogleVectors(Struct):
 class RemoteEmbedding:
     """See `RemoteAttempt`: the same, for an EmbeddingRequest that the target can honor."""
 
+    WHAT = "vectors"
+
     def __init__(self, request: EmbeddingRequest, sending: Sending) -> None:
         self._request, self._sending = request, sending
         self.usage = ReportedUsage()
         self.fingerprint: str | None = None
+        self.tier = "standard"
         self.first_content_s: float | None = None
         self._was_answered = False
         self._start_s = time.monotonic()
@@ -69,16 +72,13 @@ class RemoteEmbedding:
     async def batches(self) -> AsyncGenerator[Sequence[InferenceEvent]]:
         """One batch with all vectors. Raises AttemptFailed."""
         try:
-            reply = await self._sending.send(_outgoing(self._request, self._sending.target))
+            reply = await self._sending.send(self._outgoing())
             self._was_answered = True
-            body = await reply.whole()
-            if self._sending.target.row.embeddings == "google":
-                vectors = [one.values for one in msgspec.json.decode(body, type=_GoogleVectors).embeddings]
-            else:
-                vectors = self._openai(body)
-            embedded = _checked(vectors, len(self._request.inputs))
+            embedded = self._read(await reply.whole())
         except (MalformedAnswer, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            words = str(error) if isinstance(error, MalformedAnswer) else "sent no vectors that can be read"
+            words = (
+                str(error) if isinstance(error, MalformedAnswer) else f"sent no {self.WHAT} that can be read"
+            )
             failure = Failure(phase="stream", kind="malformed", message=words, billed="yes")
             raise AttemptFailed(failure) from error
         except AttemptFailed as error:
@@ -86,6 +86,17 @@ class RemoteEmbedding:
             raise AttemptFailed(msgspec.structs.replace(error.failure, message=message)) from error
         self.first_content_s = time.monotonic() - self._start_s
         yield [*(InputEmbedded(at, one) for at, one in enumerate(embedded)), *self._ends()]
+
+    def _outgoing(self) -> Outgoing:
+        return _outgoing(self._request, self._sending.target)
+
+    def _read(self, body: bytes) -> list[Embedding]:
+        """The vectors of a reply. Raises what `batches` makes a failure of."""
+        if self._sending.target.row.embeddings == "google":
+            vectors = [one.values for one in msgspec.json.decode(body, type=_GoogleVectors).embeddings]
+        else:
+            vectors = self._openai(body)
+        return _checked(vectors, len(self._request.inputs))
 
     def _openai(self, body: bytes) -> list[list[float]]:
         found = msgspec.json.decode(body, type=_OpenAIVectors)

@@ -23,6 +23,7 @@ from headrace.providers.dialects.registry import dialect_of
 from headrace.providers.failure import AttemptFailed, Failure, error_of
 from headrace.providers.remote_attempt import RemoteAttempt, Sending, prompt_tokens
 from headrace.providers.remote_embedding import RemoteEmbedding
+from headrace.providers.remote_rerank import RemoteRerank
 from headrace.providers.target import RemoteTarget
 from headrace.providers.token_count import check_counts, count_tokens
 from headrace.providers.upstream import Upstream
@@ -86,7 +87,7 @@ class RemoteHandler:
         attempt's own span. Raises AttemptFailed where there is no key."""
         sending = self._sending(call, deadline_s, trace)
         if isinstance(request, EmbeddingRequest):
-            return RemoteEmbedding(request, sending)
+            return (RemoteRerank if request.task == "rerank" else RemoteEmbedding)(request, sending)
         return RemoteAttempt(request, sending, self._check_of(request))
 
     async def count_tokens(self, request: ChatRequest, call: CallContext) -> int:

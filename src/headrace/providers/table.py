@@ -30,9 +30,11 @@ class ProviderRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     others are validated here, and with `strict_schemas` schemas that OpenAI does not take as strict, too.
     `constraint_field` is where kinds without a `response_format` go.
     `reasoning` is the form in which reasoning is asked for, `returns_reasoning` the field in which earlier
-    reasoning goes back, if it does. `embeddings` is the form in which texts are embedded. `continues` is how
-    the last message is continued. `extra` goes into every body; with `extra_needs_reasoning` only where
-    reasoning is asked for. `extra_fields`: it takes Headrace's own fields.
+    reasoning goes back, if it does. `embeddings` is the form in which texts are embedded, `rerank` that in
+    which documents are ranked, with `rerank_extra` in the body; one that only does these has `generates`
+    false. `continues` is how the last message is continued. `extra` goes into every body; with
+    `extra_needs_reasoning` only where reasoning is asked for. `extra_fields`: it takes Headrace's own fields.
+    `tiers` are ways of processing besides the usual one that a request may ask for by `service_tier`.
     `max_output` are the tokens that its models write at most, `reasoning_beyond` how many of reasoning may
     come on top of the limit of an answer: by patterns of the model's name, the first that matches counts.
     `image_tokens` is the most that one image counts as.
@@ -61,7 +63,10 @@ class ProviderRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     developer_role: bool = False
     stream_usage: bool = True
     completions: bool = False
+    generates: bool = True
     embeddings: Literal["", "openai", "google"] = ""
+    rerank: Literal["", "cohere", "tei"] = ""
+    rerank_extra: Mapping[str, Any] = {}
     token_prompts: bool = False
     suffix: bool = False
     template_variables: bool = False
@@ -70,6 +75,7 @@ class ProviderRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     extra: Mapping[str, Any] = {}
     extra_needs_reasoning: bool = False
     extra_fields: bool = False
+    tiers: tuple[str, ...] = ()
     max_output: Mapping[str, int] = {}
     reasoning_beyond: Mapping[str, int] = {}
     image_tokens: int = 50_000

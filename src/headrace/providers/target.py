@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headrace.config.names import nearest
-from headrace.config.providers import DialectName, ProviderSettings, read_provider
+from headrace.config.providers import DialectName, ProviderSettings, TierName, read_provider
 from headrace.errors import UsageError
 from headrace.providers.table import DEFAULT_ROW, ProviderRow, provider_rows
 
@@ -32,18 +32,24 @@ class Provider(Struct, frozen=True, kw_only=True):
 class RemoteTarget(Struct, frozen=True, kw_only=True):
     """A model of a provider. `name` is the entry's in [models], `model` the provider's own name. `context`
     tokens is what it reads and writes at most, `max_output_tokens` what it writes at most, as its entry says
-    so."""
+    so. `tier` is the way of processing that is asked for."""
 
     name: str
     provider: Provider
     model: str
     context: int | None = None
     max_output_tokens: int | None = None
+    tier: TierName = "standard"
 
     @property
     def key(self) -> tuple[str, ...]:
         """What tells targets apart."""
         return (self.name, self.provider.name, self.model)
+
+    @property
+    def tier_fields(self) -> dict[str, str]:
+        """What asks for its tier in a body."""
+        return {} if self.tier == "standard" else {"service_tier": self.tier}
 
     @property
     def row(self) -> ProviderRow:

@@ -1,20 +1,20 @@
 """Documents in the order in which they answer a query; scores of pairs of texts.
 
 By a cross-encoder, by late interaction (the sum of each query token's largest product), by a decoder that
-says yes or no (Qwen3-Reranker), or by the cosine of an embedder's vectors.
+says yes or no (Qwen3-Reranker), by the cosine of an embedder's vectors, or by a remote reranker.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from msgspec import Struct
 
 from headrace.engine.unit_rows import unit_rows
-from headrace.errors import InvalidRequest
+from headrace.errors import InvalidRequest, ModelNotFound
 from headrace.inference.call_context import CallContext
 from headrace.inference.keywords import new_id
 from headrace.inference.model_runner import ModelRunner
@@ -90,37 +90,79 @@ async def score_pairs(
         check_strings((pair.first, pair.second), "pairs")
     check_count(options.max_tokens_per_doc, "max_tokens_per_doc")
     name = name or runner.able("rerank") or runner.able("embed")
-    async with runner.lease(name, call, *RERANKS) as model:
-        name = model.name  # the one that was found, where none was named
-        if options.max_tokens_per_doc is not None:
-            most = options.max_tokens_per_doc
-            pairs = await runner.in_thread(model, lambda: _shortened(model, pairs, most, call))
-        tasks = model.tasks
-        if options.instruction is not None and "generate" not in tasks:
-            call.warn("instruction", "instruction has no effect: only rerankers that are decoders read one")
-        if "classify" in tasks:
-            return await _cross_encoded(runner, name, model, pairs, call, options)
-        if "token_embed" in tasks:
-            return await _late_interaction(runner, name, pairs, call, options)
-        if "embed" in tasks:
-            call.warn("model", f"{model.name} is an embedder: the scores are cosines of its vectors")
-            return await _cosines(runner, name, pairs, call, options)
-        if options.instruction is None and not judges(model):
-            raise InvalidRequest(
-                f"{model.name} generates text: name a reranker, or send an instruction, with which the"
-                " probability that it says yes rather than no is the score",
-                param="model",
-            )
-        return await judge(
-            runner,
-            name,
-            model,
-            pairs,
-            call,
-            options.instruction,
-            raw=options.raw,
-            truncate=options.truncate,
+    async with AsyncExitStack() as stack:
+        try:
+            model = await stack.enter_async_context(runner.lease(name, call, *RERANKS))
+        except ModelNotFound:
+            if name is None:
+                raise
+            return await _elsewhere(runner, name, pairs, call, options)
+        return await _here(runner, model, pairs, call, options)
+
+
+async def _here(
+    runner: ModelRunner,
+    model: LoadedModel,
+    pairs: Sequence[TextPair],
+    call: CallContext,
+    options: PairOptions,
+) -> list[float]:
+    """The scores of a model of this machine."""
+    name = model.name
+    if options.max_tokens_per_doc is not None:
+        most = options.max_tokens_per_doc
+        pairs = await runner.in_thread(model, lambda: _shortened(model, pairs, most, call))
+    tasks = model.tasks
+    if options.instruction is not None and "generate" not in tasks:
+        call.warn("instruction", "instruction has no effect: only rerankers that are decoders read one")
+    if "classify" in tasks:
+        return await _cross_encoded(runner, name, model, pairs, call, options)
+    if "token_embed" in tasks:
+        return await _late_interaction(runner, name, pairs, call, options)
+    if "embed" in tasks:
+        call.warn("model", f"{model.name} is an embedder: the scores are cosines of its vectors")
+        return await _cosines(runner, name, pairs, call, options)
+    if options.instruction is None and not judges(model):
+        raise InvalidRequest(
+            f"{model.name} generates text: name a reranker, or send an instruction, with which the"
+            " probability that it says yes rather than no is the score",
+            param="model",
         )
+    return await judge(
+        runner,
+        name,
+        model,
+        pairs,
+        call,
+        options.instruction,
+        raw=options.raw,
+        truncate=options.truncate,
+    )
+
+
+async def _elsewhere(
+    runner: ModelRunner, name: str, pairs: Sequence[TextPair], call: CallContext, options: PairOptions
+) -> list[float]:
+    """The scores of a remote model, which the handler knows, or says that there is none: one request for each
+    query."""
+    if options.instruction is not None:
+        call.warn("instruction", "instruction has no effect: a remote reranker reads none")
+    if options.raw:
+        call.warn("raw_scores", "has no effect: the scores of a remote reranker are its provider's")
+    scores = [0.0] * len(pairs)
+    for query in dict.fromkeys(pair.first for pair in pairs):
+        places = [place for place, pair in enumerate(pairs) if pair.first == query]
+        request = EmbeddingRequest(
+            id=new_id(),
+            model=name,
+            task="rerank",
+            inputs=tuple(pairs[place] for place in places),
+            truncate=options.truncate,
+            max_tokens=options.max_tokens_per_doc,
+        )
+        for place, row in zip(places, await runner.rows(request, call), strict=True):
+            scores[place] = float(row[0, 0])
+    return scores
 
 
 def as_pair(given: object, index: int) -> TextPair:

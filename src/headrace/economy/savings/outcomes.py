@@ -38,14 +38,18 @@ knows, which choose the thresholds that are tried; None where nothing is certifi
 
 
 class Judged(Struct, frozen=True, kw_only=True):
-    """Answers of a cheap model to requests of one kind: scores, and whether each is wrong, of the history and
-    of the traffic; `places` are those of the traffic's requests."""
+    """Answers of a cheap model to requests of one kind: scores, and whether each is wrong, of the history,
+    where every request counts once, and of the traffic; `places` are those of the traffic's requests.
+
+    Labels of the same request say the same: to count it several times would certify too much. `is_new` are
+    those of the traffic that neither the history nor the traffic before them has."""
 
     history_scores: tuple[float, ...]
     history_wrong: tuple[bool, ...]
     places: tuple[int, ...]
     scores: tuple[float, ...]
     wrong: tuple[bool, ...]
+    is_new: tuple[bool, ...]
 
     def certified(self, certify: Certify) -> Certified | None:
         """By the labels of the history and the scores of the traffic."""
@@ -91,7 +95,7 @@ def judged_small(
 ) -> tuple[Judged, dict[int, PlayedRequest]]:
     """The small model on the requests for SQL; and its answers by place in the traffic."""
     places = [place for place, one in enumerate(traffic) if one.kind == SQL]
-    known = [one for one in history if one.kind == SQL]
+    known = _distinct([one for one in history if one.kind == SQL])
     before, now = answer_all(small, known), answer_all(small, [traffic[place] for place in places])
     judged = Judged(
         history_scores=tuple(one.mean_logprob for one in before),
@@ -99,8 +103,30 @@ def judged_small(
         places=tuple(places),
         scores=tuple(one.mean_logprob for one in now),
         wrong=tuple(not is_right(*both) for both in _pairs([traffic[place] for place in places], now)),
+        is_new=_new(known, [traffic[place] for place in places]),
     )
     return judged, dict(zip(places, now, strict=True))
+
+
+def _key(request: RecordedRequest) -> tuple[str, str]:
+    return request.instruction, request.prompt
+
+
+def _distinct(requests: Sequence[RecordedRequest]) -> list[RecordedRequest]:
+    """Each request once, the first time."""
+    kept: dict[tuple[str, str], RecordedRequest] = {}
+    for one in requests:
+        kept.setdefault(_key(one), one)
+    return list(kept.values())
+
+
+def _new(known: Sequence[RecordedRequest], requests: Sequence[RecordedRequest]) -> tuple[bool, ...]:
+    """Which requests were not seen before."""
+    seen, found = {_key(one) for one in known}, list[bool]()
+    for one in requests:
+        found.append(_key(one) not in seen)
+        seen.add(_key(one))
+    return tuple(found)
 
 
 def _pairs(
@@ -115,10 +141,10 @@ def judged_student(
     """A logistic regression on vectors of the encoder, trained on the first half of the labeled history; the
     other half is what certifies."""
     places = [place for place, one in enumerate(traffic) if one.kind == LABEL]
-    known = [one for one in history if one.kind == LABEL]
+    known = _distinct([one for one in history if one.kind == LABEL])
     trained, rest = known[: len(known) // 2], known[len(known) // 2 :]
     if len({one.answer for one in trained}) < 2 or not rest or not places:
-        return Judged(history_scores=(), history_wrong=(), places=(), scores=(), wrong=())
+        return Judged(history_scores=(), history_wrong=(), places=(), scores=(), wrong=(), is_new=())
     head = fit(embedded(encoder, [one.prompt for one in trained]), [one.answer for one in trained])
 
     def scored(requests: Sequence[RecordedRequest]) -> tuple[tuple[float, ...], tuple[bool, ...]]:
@@ -133,6 +159,7 @@ def judged_student(
         places=tuple(places),
         scores=now[0],
         wrong=now[1],
+        is_new=_new(known, [traffic[place] for place in places]),
     )
 
 
@@ -190,7 +217,7 @@ def repeated(traffic: Sequence[RecordedRequest]) -> list[bool]:
     seen: set[tuple[str, str]] = set()
     found: list[bool] = []
     for one in traffic:
-        key = (one.instruction, one.prompt)
+        key = _key(one)
         found.append(key in seen and not one.sampled)
         if not one.sampled:
             seen.add(key)

@@ -203,7 +203,9 @@ def measured(
 def _quality(
     measure: str, judged: Judged, answered: Sequence[int], certified: Certified | None, bound: float
 ) -> LeverQuality:
-    """Wrong answers in the traffic are counted, and the bound is that of the labels of the history."""
+    """Wrong answers to new requests of the traffic are counted, and the bound is that of the labels of the
+    history."""
+    answered = [index for index in answered if judged.is_new[index]]
     by = "" if certified is None else f", certified by {certified.answered:,} of {certified.labeled:,} labels"
     worse = sum(judged.wrong[index] for index in answered)
     return LeverQuality(

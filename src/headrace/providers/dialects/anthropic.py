@@ -106,6 +106,7 @@ class MessageReader:
         self._calls: list[str] = []
         self.usage = ReportedUsage()
         self.fingerprint: str | None = None
+        self.tier: str | None = None
         self.is_done = False
 
     def read(self, event: SseEvent) -> None:

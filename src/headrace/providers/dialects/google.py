@@ -122,6 +122,7 @@ class ContentReader:
         self._calls = 0
         self.usage = ReportedUsage()
         self.fingerprint: str | None = None
+        self.tier: str | None = None
         self.is_done = False
 
     def read(self, event: SseEvent) -> None:

@@ -29,6 +29,7 @@ def body_of(request: GenerationRequest, target: RemoteTarget) -> dict[str, Any]:
         if request.suffix:
             body["suffix"] = request.suffix
     body |= _sampling(request, row)
+    body |= target.tier_fields
     if request.constraint is not None:
         body |= _constraint(request.constraint, row, closes=request.disable_additional_properties)
     if row.extra and (

@@ -102,6 +102,7 @@ class _Chunk(Struct):
     usage: Raw = Raw()
     error: Raw = Raw()
     system_fingerprint: str | None = None
+    service_tier: str | None = None
     x_groq: _GroqUsage | None = None
 
 
@@ -141,6 +142,7 @@ class ChatStreamReader:
         self._answer, self._warn = answer, warn
         self.usage = ReportedUsage()
         self.fingerprint: str | None = None
+        self.tier: str | None = None
         self.is_done = False
 
     def read(self, event: SseEvent) -> None:
@@ -154,6 +156,8 @@ class ChatStreamReader:
             raise_error(bytes(chunk.error) or data)
         if chunk.system_fingerprint is not None and self.fingerprint is None:
             self.fingerprint = chunk.system_fingerprint[:200]
+        if chunk.service_tier is not None:
+            self.tier = chunk.service_tier[:40]
         usage = chunk.x_groq.usage if chunk.x_groq is not None else chunk.usage
         if bytes(usage) not in _NOTHING:
             self.usage = openai_usage(bytes(usage))

@@ -51,6 +51,7 @@ class _Response(Struct):
     usage: Raw = Raw()
     error: Raw = Raw()
     incomplete_details: _Incomplete | None = None
+    service_tier: str | None = None
 
 
 class _Event(Struct):
@@ -112,7 +113,7 @@ def body_of(request: GenerationRequest, target: RemoteTarget) -> dict[str, Any]:
         body["text"] = {"format": _format(request.constraint, closes=request.disable_additional_properties)}
     if request.cache_key is not None:
         body["prompt_cache_key"] = request.cache_key
-    return body | {"include": include}
+    return body | target.tier_fields | {"include": include}
 
 
 def _format(wanted: Constraint, *, closes: bool) -> dict[str, Any]:
@@ -176,6 +177,7 @@ class ResponseReader:
         self._calls: list[str] = []
         self.usage = ReportedUsage()
         self.fingerprint: str | None = None
+        self.tier: str | None = None
         self.is_done = False
 
     def read(self, event: SseEvent) -> None:
@@ -228,6 +230,7 @@ class ResponseReader:
             self._reasoning.append(msgspec.json.decode(event.item))
 
     def _finish(self, response: _Response) -> None:
+        self.tier = None if response.service_tier is None else response.service_tier[:40]
         if bytes(response.usage) not in (b"", b"null"):
             self.usage = responses_usage(bytes(response.usage))
         details = response.incomplete_details

@@ -12,9 +12,9 @@ from headrace.economy.money import NANO
 from headrace.economy.prices import PriceBook
 from headrace.economy.quantities import quantities_of
 from headrace.economy.rates import Rates, Unpriced
-from headrace.economy.tiers import STANDARD
+from headrace.economy.tiers import STANDARD, tier_of
 from headrace.inference.attempts import TokenCounts
-from headrace.inference.quoter import Payer
+from headrace.inference.price_source import Payer
 
 KEPT_S = 60.0
 """Rates are looked up again after that: prices have dates."""
@@ -22,23 +22,23 @@ MAX_KEPT = 16_384
 _HOUR_S = 3600
 
 
-class Quotes:
-    """See `inference.quoter.Quoter`. `usd_per_hour` is the owner's price of this machine."""
+class RoutePrices:
+    """See `inference.price_source.PriceSource`. `usd_per_hour` is the owner's price of this machine."""
 
     def __init__(
         self, prices: PriceBook, budgets: Budgets | None = None, usd_per_hour: float | None = None
     ) -> None:
         self._prices, self._budgets = prices, budgets
         self._nano_per_s = round((usd_per_hour or 0) * NANO) / _HOUR_S
-        self._kept: dict[tuple[str, str], tuple[float, Rates | None]] = {}
+        self._kept: dict[tuple[str, str, str], tuple[float, Rates | None]] = {}
 
-    def _rates(self, provider: str, model: str) -> Rates | None:
-        key, now_s = (provider, model), time.monotonic()
+    def _rates(self, provider: str, model: str, tier: str) -> Rates | None:
+        key, now_s = (provider, model, tier), time.monotonic()
         known = self._kept.get(key)
         if known is not None and now_s - known[0] < KEPT_S:
             return known[1]
         try:
-            found = self._prices.rates(provider, model, STANDARD, time.time())
+            found = self._prices.rates(provider, model, tier_of(tier), time.time())
         except Unpriced:
             found = None
         if len(self._kept) >= MAX_KEPT:
@@ -46,31 +46,33 @@ class Quotes:
         self._kept[key] = (now_s, found)
         return found
 
-    def price(self, provider: str, model: str, tokens: TokenCounts, seconds: float | None) -> int | None:
-        """See `Quoter.price`."""
+    def price(
+        self, provider: str, model: str, tokens: TokenCounts, seconds: float | None, tier: str = STANDARD
+    ) -> int | None:
+        """See `PriceSource.price`."""
         if not provider:
             if not self._nano_per_s:
                 return 0
             return None if seconds is None else round(self._nano_per_s * seconds)
-        rates = self._rates(provider, model)
+        rates = self._rates(provider, model, tier)
         try:
             bill = None if rates is None else rates.bill(quantities_of(tokens))
         except Unpriced:
             return None
         return None if bill is None else sum(line.nano_usd for line in bill)
 
-    def most(self, provider: str, model: str, tokens: TokenCounts) -> int | None:
-        """See `Quoter.most`."""
+    def most(self, provider: str, model: str, tokens: TokenCounts, tier: str = STANDARD) -> int | None:
+        """See `PriceSource.most`."""
         if not provider:
             return 0
-        rates = self._rates(provider, model)
+        rates = self._rates(provider, model, tier)
         try:
             return None if rates is None else rates.most(quantities_of(tokens))
         except Unpriced:
             return None
 
     async def left(self, payers: Sequence[Payer]) -> list[float | None]:
-        """See `Quoter.left`."""
+        """See `PriceSource.left`."""
         budgets = self._budgets
         if budgets is None or not budgets.budgets:
             return [None] * len(payers)

@@ -13,7 +13,7 @@ from headrace.economy.quantities import Quantities
 from headrace.economy.rates import Rates
 
 
-class Quote(Struct, frozen=True):
+class WorstCase(Struct, frozen=True):
     """`nano_usd` is the worst case with `output` tokens; None: no price is known, and `missing` says why.
 
     `cost` is the worst case with fewer; None where the output may not be bounded. `least` is the least output
@@ -28,7 +28,7 @@ class Quote(Struct, frozen=True):
 
     @classmethod
     def of(cls, rates: Rates, most: Quantities, least: int) -> Self:
-        """The quote of usage of at most these quantities. Raises Unpriced."""
+        """That of usage of at most these quantities. Raises Unpriced."""
         if not least:
             return cls(rates.most(most))
         return cls(

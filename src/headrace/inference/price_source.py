@@ -40,15 +40,18 @@ class RemoteBounds(Protocol):
         ...
 
 
-class Quoter(Protocol):
+class PriceSource(Protocol):
     """Knows prices and budgets. Integer nano-dollars."""
 
-    def price(self, provider: str, model: str, tokens: TokenCounts, seconds: float | None) -> int | None:
+    def price(
+        self, provider: str, model: str, tokens: TokenCounts, seconds: float | None, tier: str = "standard"
+    ) -> int | None:
         """What so many tokens cost, None where that is not known. A model of this machine (provider "") costs
-        its time, at the owner's price per hour, and without one nothing that anybody bills."""
+        its time, at the owner's price per hour, and without one nothing that anybody bills. `tier` is the way
+        of processing."""
         ...
 
-    def most(self, provider: str, model: str, tokens: TokenCounts) -> int | None:
+    def most(self, provider: str, model: str, tokens: TokenCounts, tier: str = "standard") -> int | None:
         """The most that so many tokens can cost at a provider."""
         ...
 
@@ -57,17 +60,19 @@ class Quoter(Protocol):
         ...
 
 
-class NoQuotes:
-    """See `Quoter`: nothing is known."""
+class NoPrices:
+    """See `PriceSource`: nothing is known."""
 
-    def price(self, provider: str, model: str, tokens: TokenCounts, seconds: float | None) -> int | None:
-        """See `Quoter.price`."""
+    def price(
+        self, provider: str, model: str, tokens: TokenCounts, seconds: float | None, tier: str = "standard"
+    ) -> int | None:
+        """See `PriceSource.price`."""
         return None
 
-    def most(self, provider: str, model: str, tokens: TokenCounts) -> int | None:
-        """See `Quoter.most`."""
+    def most(self, provider: str, model: str, tokens: TokenCounts, tier: str = "standard") -> int | None:
+        """See `PriceSource.most`."""
         return None
 
     async def left(self, payers: Sequence[Payer]) -> list[float | None]:
-        """See `Quoter.left`."""
+        """See `PriceSource.left`."""
         return [None] * len(payers)
