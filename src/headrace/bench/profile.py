@@ -162,7 +162,8 @@ class _Counter:
     def __init__(self, program: Program, wanted: tuple[WeightSpec, ...], kv_type: KvType) -> None:
         self._shares: Mapping[str, float] = shares_per_token(program)
         self._wanted = {weight.name: weight for weight in wanted}
-        self._program, self._kv_type = program, kv_type
+        self._program = program
+        self._kv_type: KvType = kv_type
         self._kv_format = "f32" if kv_type == "f32" else "bf16"  # codes are unpacked to bf16
 
     def label(self, instruction: Instruction) -> str:
