@@ -167,6 +167,15 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
             shown_default="none",
         ),
     ] = None
+    adapt: Annotated[
+        Mapping[str, object] | None,
+        Setting(
+            help='collect traffic of keys that have agreed, such as {"enabled": true, "keys": ["alice"]}; '
+            "see The adaptive loop",
+            values=OBJECT,
+            shown_default="none",
+        ),
+    ] = None
     datasets: Annotated[
         Mapping[str, object] | None,
         Setting(

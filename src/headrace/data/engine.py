@@ -29,7 +29,7 @@ from headrace.isolation.child import IsolatedProcess, LimitExceeded, WorkFailed,
 from headrace.isolation.limits import ProcessLimits
 from headrace.storage.request_log import LoggedRequest
 from headrace.storage.sql_memo import SqlMemo, memo_file
-from headrace.telemetry.explain import Stage
+from headrace.telemetry.explain_node import Stage
 
 Parameter = str | int | float | bool | None
 SQL = "sql"
