@@ -42,12 +42,10 @@ class Served:
         return client
 
     def workers(self) -> list[int]:
-        task = Path(f"/proc/{self.process.pid}/task")
-        found: list[int] = []
-        for thread in task.iterdir():
-            with suppress(FileNotFoundError):  # it has ended
-                found += map(int, (thread / "children").read_text().split())
-        return found
+        """The workers, which one of the server's children has forked where the system can."""
+        children = children_of(self.process.pid)
+        parents = [one for one in children if b"fork_parent" in Path(f"/proc/{one}/cmdline").read_bytes()]
+        return children_of(*parents) if parents else children
 
     def configure(self, text: str) -> None:
         (self.folder / "headrace.toml").write_text(text)
@@ -56,6 +54,15 @@ class Served:
         before = self.log.read_text().count(said)
         self.process.send_signal(signal.SIGHUP)
         until(lambda: self.log.read_text().count(said) > before)
+
+
+def children_of(*processes: int) -> list[int]:
+    found: list[int] = []
+    for process in processes:
+        for thread in Path(f"/proc/{process}/task").iterdir():
+            with suppress(FileNotFoundError):  # it has ended
+                found += map(int, (thread / "children").read_text().split())
+    return found
 
 
 def until(said: Callable[[], bool]) -> None:

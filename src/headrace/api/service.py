@@ -16,6 +16,7 @@ from starlette.requests import Request as HttpRequest
 from headrace.api.http.api_keys import KeyRing
 from headrace.api.http.body_memory import BodyMemory
 from headrace.api.http.call_context import HttpCall
+from headrace.api.http.idempotency import IdempotentCalls
 from headrace.api.http.request_log import RequestLog, ended_call
 from headrace.api.remote_models import RemoteModels
 from headrace.api.server_tools import ServerTools
@@ -39,6 +40,7 @@ from headrace.search.indexes import indexes_of
 from headrace.search.readers.document_reader import DocumentReader
 from headrace.storage.aliases import Aliases
 from headrace.storage.database import Database
+from headrace.storage.idempotent_replies import IdempotentReplies
 from headrace.storage.ledger_store import ledger_store
 from headrace.tasks.guards.handler import GuardHandler
 from headrace.tasks.guards.settings import check_served, read_guards
@@ -71,6 +73,7 @@ class Service:
         """Counters of HTTP calls; those of models are in `metrics_of`."""
         self.threads = StoreThreads()
         self.responses = ResponseStore(self.database, self.threads)
+        self.idempotent = IdempotentCalls(IdempotentReplies(self.database), self.threads)
         self._parsers = ThreadPoolExecutor(2, thread_name_prefix="headrace-parse")
         self._searchers = ThreadPoolExecutor(2, thread_name_prefix="headrace-search")
         self.statements = Statements(settings)

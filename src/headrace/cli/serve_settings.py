@@ -55,7 +55,7 @@ def run(
 
     def launch(spec: ModelSpec) -> WorkerLoader:
         if not lookahead_tokens:
-            return WorkerLoader(spec, turns=first.turns)
+            return WorkerLoader(spec, spawner=first.spawner)
         fetch(spec.model, settings)
         return WorkerLoader(spec, lookahead_tokens.pop())
 
@@ -81,6 +81,7 @@ def run(
     finally:
         for process in lookahead_tokens:
             process.close()
+        first.spawner.close()
     if stopped_by == signal.SIGINT:
         sys.exit(130)
 

@@ -17,7 +17,7 @@ MIN_CACHE_TOKENS = 4 * PAGE_TOKENS
 MIN_SHARE = 0.05
 """Of the request's time: what saves less is not told."""
 MIN_STEPS = 4
-"""Of decoding; fewer say little of what a step takes, since one that was disturbed takes many times as long."""
+"""Of decoding; of fewer, one that was disturbed would say what all take."""
 BATCH = 8
 """Requests at once that the batch is compared with."""
 SMALLER: Mapping[str, str] = {"f32": "int8", "f16": "int8", "bf16": "int8", "int8": "int4"}
