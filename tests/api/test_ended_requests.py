@@ -12,6 +12,7 @@ import pytest
 from fake import FakeModel
 from in_process import Running, running_server
 
+from headrace.api import service
 from headrace.api.http import request_log
 from headrace.api.http.request_log import RequestLog
 from headrace.loading.loader import load_model
@@ -191,6 +192,7 @@ def test_no_line_is_made_of_what_nobody_asks_for(monkeypatch: pytest.MonkeyPatch
         return line(log, call)
 
     monkeypatch.setattr(request_log, "UNREAD", 40)
+    monkeypatch.setattr(service, "UNREAD", 40)
     monkeypatch.setattr(RequestLog, "_line", noted)
     with running_server(FakeModel(), log_max_requests=15) as server:
         http = server.http()

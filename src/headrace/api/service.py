@@ -17,7 +17,7 @@ from headrace.api.http.api_keys import KeyRing
 from headrace.api.http.body_memory import BodyMemory
 from headrace.api.http.call_context import HttpCall
 from headrace.api.http.idempotency import IdempotentCalls
-from headrace.api.http.request_log import RequestLog, ended_call
+from headrace.api.http.request_log import UNREAD, RequestLog, ended_call
 from headrace.api.remote_models import RemoteModels
 from headrace.api.server_tools import ServerTools
 from headrace.api.statements import Statements
@@ -203,7 +203,10 @@ class Service:
         call.error_code = None if call.error is None else call.error.code or call.error.kind
         call.error = None  # what it and `releases` hold may go while the call waits to be written
         call.releases.clear()
-        self.requests.add(call)
+        requests = self.requests
+        requests.waiting.append(call)
+        if requests.is_eager or call.explain or len(requests.waiting) >= UNREAD:
+            requests.flush(is_asked_for=requests.is_eager or call.explain)
         if self.tracing is not None:
             self.tracing.ended(ended_call(call))
 

@@ -61,24 +61,22 @@ class RequestLog:
         self._is_kept, self._is_printed = settings.log_requests, settings.log_format == "json"
         self._database = database if self._is_kept else Database(None)
         self._meter = meter
+        self.is_eager = self._is_kept or self._is_printed
+        """Whether lines are written as soon as there are some."""
         bounds = _bounds(settings)
         self._most, self._trimmer = bounds.max_requests, LogTrimmer(self._database, bounds)
         self.waiting: deque[HttpCall] = deque()
         """Calls that have ended, and have no line yet."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-log")
 
-    def add(self, call: HttpCall) -> None:
-        """A call has ended. Where lines are only read from here they are made when somebody asks for them: a
-        tree takes longer than all else that is done at a call's end. One with more parts than usual does not
-        wait, since what it holds has no bound."""
-        self.waiting.append(call)
-        if self._is_kept or self._is_printed or call.explain:
-            while len(self.waiting) > MAX_WAITING:
-                self.waiting.popleft()
-                self._meter.log_failures += 1
-            self._thread.submit(self._write)
-        elif len(self.waiting) >= UNREAD:
-            self._thread.submit(self._thin)
+    def flush(self, *, is_asked_for: bool) -> None:
+        """Write lines for what waits, on the thread. Lines that nobody asks for and that are not written to
+        the disk can wait: a tree takes longer than all else that is done at a call's end. A call that is
+        explained does not wait, since its parts have no bound."""
+        while len(self.waiting) > MAX_WAITING:
+            self.waiting.popleft()
+            self._meter.log_failures += 1
+        self._thread.submit(self._write if is_asked_for else self._thin)
 
     async def find(self, request_id: str, reader: Account) -> LoggedRequest | None:
         """The latest request of that id which the reader may see."""
