@@ -207,9 +207,10 @@ class Service:
         call.error_code = None if call.error is None else call.error.code or call.error.kind
         call.error = None  # what it and `releases` hold may go while the call waits to be written
         call.releases.clear()
-        self.requests.waiting.append(call)
-        if self.requests.is_eager or len(self.requests.waiting) >= UNREAD:
-            self.requests.flush()
+        requests = self.requests
+        requests.waiting.append(call)
+        if requests.is_eager or call.explain or len(requests.waiting) >= UNREAD:
+            requests.flush(is_asked_for=requests.is_eager or call.explain)
         if self.tracing is not None:
             self.tracing.ended(ended_call(call))
 
