@@ -15,7 +15,8 @@ import numpy as np
 from headrace.ops.value import Array
 from headrace.tasks.entity_finders.gliner_scores import contextual, label_vectors, sigmoid, span_scores
 from headrace.weights.gliner import gliner_settings
-from headrace.weights.gliner_head import GlinerHead, Layer, LstmDirection, Mlp, SpanScorer
+from headrace.weights.gliner_head import GlinerHead, LstmDirection
+from headrace.weights.head_tensors import AffineLayer, Mlp, SpanScorer
 
 ROUNDS, WIDTHS = 15, 12
 
@@ -24,18 +25,18 @@ def random_head(hidden: int) -> GlinerHead:
     """A head with a layer of LSTM."""
     random = np.random.default_rng(0)
 
-    def layer(inputs: int, outputs: int) -> Layer:
+    def layer(inputs: int, outputs: int) -> AffineLayer:
         weight = random.standard_normal((inputs, outputs), np.float32) / np.float32(inputs**0.5)
-        return Layer(weight, random.standard_normal(outputs, np.float32))
+        return AffineLayer(weight, random.standard_normal(outputs, np.float32))
 
     def mlp(inputs: int) -> Mlp:
         return Mlp(layer(inputs, 4 * hidden), layer(4 * hidden, hidden))
 
     half = hidden // 2
     one, other = (LstmDirection(layer(hidden, 4 * half), layer(half, 4 * half).weight) for _ in range(2))
-    scorer = SpanScorer(start=mlp(hidden), end=mlp(hidden), out=mlp(2 * hidden), label=mlp(hidden))
+    scorer = SpanScorer(start=mlp(hidden), end=mlp(hidden), out=mlp(2 * hidden))
     settings = gliner_settings({"hidden_size": hidden, "max_width": WIDTHS})
-    return GlinerHead(settings, None, ((one, other),), scorer)
+    return GlinerHead(settings, None, ((one, other),), scorer, mlp(hidden))
 
 
 def published(scorer: SpanScorer, words: Array, labels: Array) -> Array:

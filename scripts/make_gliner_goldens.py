@@ -12,21 +12,13 @@ import gliner
 import torch
 from gliner.config import UniEncoderSpanConfig, UniEncoderTokenConfig
 from gliner.model import BaseGLiNER, UniEncoderSpanGLiNER, UniEncoderTokenGLiNER
-from tokenizers import AddedToken, Tokenizer
-from tokenizers.models import Unigram
-from tokenizers.normalizers import Replace
-from tokenizers.pre_tokenizers import Metaspace
-from tokenizers.processors import TemplateProcessing
-from transformers import PreTrainedTokenizerFast
 
+from gliner_goldens import fill, tokenizer
 from golden_families import DEBERTA_V3
 
 TEXTS = ["John Miller lives in Berlin, since 2019.", "Zürich-West", "a b_c d", "It was the best of times."]
 LABELS = ["person", "city name", "year"]
-SPECIAL = ("[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]")
 MARKS = ("<<ENT>>", "<<SEP>>")
-LETTERS = "▁abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.,-_"
-PIECES = ("▁John", "▁Ber", "lin", "▁per", "son", "▁the")
 COMMON = {
     "model_name": "tiny",
     "hidden_size": 24,
@@ -48,31 +40,6 @@ KINDS = {
 }
 
 
-def tokenizer() -> PreTrainedTokenizerFast:
-    """Pieces as in DeBERTa v3: a unigram model whose words begin with a mark for the space before."""
-    scores = [(piece, 0.0) for piece in SPECIAL]
-    scores += [(piece, -1.0) for piece in PIECES] + [(letter, -2.0) for letter in LETTERS]
-    tokens = Tokenizer(Unigram(scores, unk_id=3))
-    tokens.normalizer = Replace("  ", " ")
-    tokens.pre_tokenizer = Metaspace()
-    tokens.post_processor = TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
-    )
-    tokens.add_special_tokens([AddedToken(mark, special=True) for mark in (*SPECIAL, *MARKS)])
-    names = zip(("pad", "cls", "sep", "unk", "mask"), SPECIAL, strict=True)
-    return PreTrainedTokenizerFast(tokenizer_object=tokens, **{f"{name}_token": t for name, t in names})
-
-
-def fill(model: torch.nn.Module, seed: int) -> None:
-    """Random weights that make every part matter."""
-    generator = torch.Generator().manual_seed(seed)
-    for name, parameter in model.named_parameters():
-        draw = torch.randn(parameter.shape, generator=generator)
-        near_one = parameter.dim() == 1 and name.endswith("weight")
-        scale = 0.3 if parameter.dim() == 1 else 1.5 / parameter.shape[-1] ** 0.5
-        parameter.copy_(1 + 0.2 * draw if near_one else scale * draw)
-
-
 def entities(model: BaseGLiNER, least: float) -> list[list[dict[str, object]]]:
     """Of each text, with scores above `least`."""
     return [model.predict_entities(text, LABELS, threshold=least, flat_ner=True) for text in TEXTS]
@@ -82,7 +49,7 @@ def entities(model: BaseGLiNER, least: float) -> list[list[dict[str, object]]]:
 def make(folder: Path, kind: str) -> str:
     """Write one folder; returns a summary line."""
     config_class, model_class, fields = KINDS[kind]
-    tokens = tokenizer()
+    tokens = tokenizer(MARKS)
     size = len(tokens)
     encoder = {**DEBERTA_V3, "num_attention_heads": 2, "vocab_size": size, "max_position_embeddings": 128}
     del encoder["architectures"]

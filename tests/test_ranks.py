@@ -42,6 +42,7 @@ RANKS = {
     "cluster": 13,
     "data": 13,  # models answer functions of SQL, with prices
     "bench": 10,
+    "flight": 14,  # calls the endpoints of api without importing it
     "llm": 14,
     "api": 14,
     "agents": 15,

@@ -11,6 +11,8 @@ const OUT = path.resolve(HERE, process.argv[2] ?? "../src/headrace/api/web/page"
 const SHIPPED = ["preact", "@preact/signals", "@preact/signals-core", "marked", "dompurify", "uplot"];
 const LICENSE_FILES = ["LICENSE", "LICENSE.md", "LICENSE.txt"];
 
+const ENTRIES = ["main", "style"];
+
 const hashOf = (data) => createHash("sha256").update(data).digest("hex").slice(0, 12);
 
 async function bundle() {
@@ -19,7 +21,10 @@ async function bundle() {
     absWorkingDir: HERE,
     outdir: OUT,
     bundle: true,
+    splitting: true, // what one pane alone needs is read when it is opened
+    chunkNames: "[name]-[hash]",
     write: false,
+    metafile: true,
     minify: true,
     format: "esm",
     target: ["es2022"],
@@ -31,12 +36,19 @@ async function bundle() {
   });
   const assets = new Map();
   for (const file of built.outputFiles) {
-    const { name, ext } = path.parse(file.path);
-    assets.set(`${name}${ext}`, { name: `${name}-${hashOf(file.contents)}${ext}`, data: file.contents });
+    const { name, ext, base } = path.parse(file.path);
+    const isEntry = ENTRIES.includes(name); // others have the hash in their names, which are inside of entries
+    assets.set(base, { name: isEntry ? `${name}-${hashOf(file.contents)}${ext}` : base, data: file.contents });
   }
   const icon = await readFile(path.join(HERE, "src/icon.svg"));
   assets.set("icon.svg", { name: `icon-${hashOf(icon)}.svg`, data: icon });
-  return assets;
+  return { assets, needed: neededBy("main.js", built.metafile) };
+}
+
+/** The files that an entry imports at once: the browser reads them together with it. */
+function neededBy(entry, { outputs }) {
+  const [, { imports }] = Object.entries(outputs).find(([file]) => path.basename(file) === entry);
+  return imports.filter(({ kind }) => kind === "import-statement").map((one) => path.basename(one.path));
 }
 
 async function licenses() {
@@ -57,8 +69,10 @@ async function licenses() {
   return parts.join("\n");
 }
 
-const assets = await bundle();
+const { assets, needed } = await bundle();
 let html = await readFile(path.join(HERE, "src/index.html"), "utf8");
+const preloads = needed.map((name) => `<link rel="modulepreload" href="page/${name}">\n`).join("");
+html = html.replace('<script type="module"', `${preloads}<script type="module"`);
 for (const [plain, asset] of assets) html = html.replace(`page/${plain}`, `page/${asset.name}`);
 await rm(OUT, { recursive: true, force: true });
 await mkdir(OUT, { recursive: true });

@@ -7,10 +7,11 @@ FOLDER has the models of make_models.py and `texts.json`, a list of texts of rea
 exports, quantizes and packs them and computes vectors in float32, so that what is measured then takes
 minutes. All engines of a shape stay loaded; in each round each encodes the same texts, one after the
 other: single texts in `--rounds`, all together in `--many-rounds`. The peers run in a Python of their own
-with torch, onnxruntime, openvino, nncf and sentence-transformers. Each cell is written to
-FOLDER/results.json once it is measured, and a run that begins again goes on after it; `--seconds` ends it
-before a cell that it has no time for. `headrace-int8-avx2` is ours with HEADRACE_ISA=avx2; the others
-choose their instructions themselves.
+with torch, onnxruntime, openvino, nncf and sentence-transformers, infinity in one more
+(`--infinity-python`). Each cell is written to FOLDER/results.json once it is measured, and a run that begins
+again goes on after it; `--seconds` ends it before a cell that it has no time for. `headrace-int8-avx2` is
+ours with HEADRACE_ISA=avx2. The others cannot be limited so: ONNX Runtime has no switch, OpenVINO does not
+run under oneDNN's.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ import numpy as np
 
 WORKER = Path(__file__).parent / "worker.py"
 OURS = ("headrace-int8", "headrace-bf16", "headrace-int8-avx2")
-PEERS = ("onnxruntime-int8", "openvino-int8", "torch-bf16")
+PEERS = ("onnxruntime-int8", "openvino-int8", "torch-bf16", "infinity-int8")
 CASES = {"1 of 8 words": (1, 8), "1 of 180 words": (1, 180), "512 texts": (512, 0)}
 SINGLE_RUNS, WARM_TEXTS = 20, 32
 
@@ -98,6 +99,8 @@ def started(path: Path, asked: argparse.Namespace) -> list[Worker]:
     workers: list[Worker] = []
     for name in [name for name in (*OURS, *PEERS) if name in asked.engines.split(",")]:
         python = Path(sys.executable) if name in OURS else asked.peer_python
+        if name.startswith("infinity"):
+            python = asked.infinity_python or python
         try:
             workers.append(Worker(python, name, path, asked.threads))
         except RuntimeError as error:
@@ -171,6 +174,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--peer-python", type=Path, required=True)
+    parser.add_argument("--infinity-python", type=Path)
     parser.add_argument("--shapes", default="minilm,bert,modernbert,xlmr")
     parser.add_argument("--engines", default=",".join((*OURS, *PEERS)))
     parser.add_argument("--rounds", type=int, default=3)

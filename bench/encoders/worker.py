@@ -3,13 +3,14 @@
     python bench/encoders/worker.py ENGINE FOLDER THREADS
 
 ENGINE is headrace-int8 (headrace-int8-avx2 where HEADRACE_ISA says so), headrace-bf16, onnxruntime-int8,
-openvino-int8 or torch-bf16. What is measured is everything from texts to vectors. The peers get what their
-documentation advises: texts sorted by length, padded in batches of 32. With `"vectors": PATH` the vectors are
-saved.
+openvino-int8, torch-bf16 or infinity-int8. What is measured is everything from texts to vectors. The peers
+get what their documentation advises: texts sorted by length, padded in batches of 32. With `"vectors": PATH`
+the vectors are saved.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 import time
@@ -162,12 +163,29 @@ def torch_bf16(folder: Path, threads: int) -> Encode:
     return lambda texts: model.encode(list(texts), batch_size=BATCH, normalize_embeddings=True)
 
 
+def infinity(folder: Path, threads: int) -> Encode:
+    """infinity's engine in this process, without its HTTP: linear layers in dynamic int8."""
+    import torch
+    from infinity_emb import AsyncEmbeddingEngine, EngineArgs
+
+    torch.set_num_threads(threads)
+    loop = asyncio.new_event_loop()
+    arguments = EngineArgs(
+        model_name_or_path=str(folder), engine="torch", device="cpu", dtype="int8", bettertransformer=False,
+        batch_size=BATCH, model_warmup=False,
+    )  # fmt: skip
+    embedder = AsyncEmbeddingEngine.from_args(arguments)
+    loop.run_until_complete(embedder.astart())
+    return lambda texts: np.stack(loop.run_until_complete(embedder.embed(sentences=list(texts)))[0])
+
+
 def engine(name: str, folder: Path, threads: int) -> Encode:
     """The engine of that name."""
     kind, weights = name.split("-")[:2]
     if kind == "headrace":
         return headrace(folder, threads, weights)
-    return {"onnxruntime": onnxruntime, "openvino": openvino, "torch": torch_bf16}[kind](folder, threads)
+    peers = {"onnxruntime": onnxruntime, "openvino": openvino, "torch": torch_bf16, "infinity": infinity}
+    return peers[kind](folder, threads)
 
 
 def main() -> None:

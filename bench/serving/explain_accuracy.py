@@ -21,7 +21,7 @@ from typing import Any
 from msgspec import UNSET
 
 from headrace.llm import AsyncLLM
-from headrace.telemetry.explain import ExplainNode
+from headrace.telemetry.explain_node import ExplainNode
 
 MIN_S = 1e-3
 WORDS = (

@@ -71,8 +71,10 @@ async def worker_processes(
 
 
 def is_worker(process: psutil.Process) -> bool:
-    """Whether a process runs a model."""
-    return "headrace.workers" in process.cmdline()
+    """Whether a process runs a model: a program, or a fork of the process that forks workers."""
+    parent = process.parent()
+    is_fork = parent is not None and "headrace.workers.fork_parent" in parent.cmdline()
+    return is_fork or "headrace.workers" in process.cmdline()
 
 
 def processor_s(process: psutil.Process) -> float:

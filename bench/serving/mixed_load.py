@@ -1,7 +1,7 @@
 """Models beside each other: what streams, single embeddings and a batch job lose to one another.
 
     python bench/serving/mixed_load.py [--seconds 10] [--streams 4] [--decodes 16] [--no-turns] [--json]
-        [--only WORD] [--no-drafts] [--rounds 1] [--split mini=0 embed=1 batch=1]
+        [--only WORD...] [--no-drafts] [--rounds 1] [--split mini=0 embed=1 batch=1]
 
 One server with three models in processes of their own: `mini` generates streams of the tier priority, `embed`
 gets a flood of texts, `batch` (mini again) a batch job of the tier flex. First each kind of load runs alone,
@@ -22,6 +22,7 @@ import asyncio
 import itertools
 import json
 import os
+import re
 import time
 from collections.abc import Awaitable, Callable
 
@@ -43,15 +44,25 @@ TEXT = "The sea was calm that evening, and the boats came home one after the oth
 PROMPT = "Tell me of the sea. "
 TOKENS = 128  # of a stream
 FLOOD_CLIENTS, FLOOD_TEXTS, BATCH_CLIENTS = 2, 64, 4
+TEXTS = re.compile(rb'"text":"((?:[^"\\]|\\.)*)"')  # of completions, streamed or not
 
 
 class Load:
-    """What one phase measured: gaps between tokens, tokens, embeddings and their seconds."""
+    """What one phase measured: gaps between tokens, tokens, embeddings and their seconds. `seen` has what
+    each request was answered before, and `differing` counts answers that are another one now."""
 
-    def __init__(self) -> None:
+    def __init__(self, seen: dict[tuple[str, int], bytes]) -> None:
         self.gaps_s: list[float] = []
         self.counts = {"stream": 0, "batch": 0, "embed": 0}
         self.single_s: list[float] = []
+        self.seen, self.differing = seen, 0
+
+    def answered(self, kind: str, index: int, body: bytearray) -> None:
+        """An answer to one of the requests that are sent again and again."""
+        content = (
+            body[body.index(b"[") : body.rindex(b"]")] if kind == "embed" else b"".join(TEXTS.findall(body))
+        )
+        self.differing += self.seen.setdefault((kind, index), bytes(content)) != content
 
 
 async def streams(port: int, load: Load, until_s: float, index: int) -> None:
@@ -63,6 +74,7 @@ async def streams(port: int, load: Load, until_s: float, index: int) -> None:
         times = [at for at, count in exchange.reads for _ in range(count)][1:]
         load.gaps_s += [after - before for before, after in itertools.pairwise(times) if after > before]
         load.counts["stream"] += TOKENS
+        load.answered("stream", index, exchange.body)
 
 
 async def batch(port: int, load: Load, until_s: float, index: int) -> None:
@@ -71,6 +83,7 @@ async def batch(port: int, load: Load, until_s: float, index: int) -> None:
         exchange = await fetch(port, post("/v1/completions", completion("batch", "flex", index)))
         check(exchange.status, exchange.body)
         load.counts["batch"] += TOKENS
+        load.answered("batch", index, exchange.body)
 
 
 async def flood(port: int, load: Load, until_s: float, index: int) -> None:
@@ -80,6 +93,7 @@ async def flood(port: int, load: Load, until_s: float, index: int) -> None:
         exchange = await fetch(port, post("/v1/embeddings", body))
         check(exchange.status, exchange.body)
         load.counts["embed"] += FLOOD_TEXTS
+        load.answered("embed", index, exchange.body)
 
 
 async def singles(port: int, load: Load, until_s: float, index: int) -> None:
@@ -115,11 +129,15 @@ Client = Callable[[int, Load, float, int], Awaitable[None]]
 
 
 async def phase(
-    port: int, seconds: float, clients: list[tuple[Client, int]], processes: dict[str, psutil.Process]
+    port: int,
+    seconds: float,
+    clients: list[tuple[Client, int]],
+    processes: dict[str, psutil.Process],
+    seen: dict[tuple[str, int], bytes],
 ) -> tuple[Load, float, dict[str, float]]:
     """All clients for so long: what they measured, the seconds it took, and which part of all cores was used
     altogether and by each process."""
-    load, began_s = Load(), time.perf_counter()
+    load, began_s = Load(seen), time.perf_counter()
     psutil.cpu_percent()
     before = {name: processor_s(one) for name, one in processes.items()}
     until_s = began_s + seconds
@@ -153,11 +171,12 @@ async def measure(port: int, pid: int, options: argparse.Namespace) -> dict[str,
         "decodes alone": [(batch_of_standard, options.decodes)],
         "single embeddings beside decodes": [(singles, 1), (batch_of_standard, options.decodes)],
     }
-    chosen = [name for name in phases if options.only in name and name != "warm up"]
+    chosen = [name for name in phases if any(word in name for word in options.only) and name != "warm up"]
+    seen: dict[tuple[str, int], bytes] = {}
     measured: dict[str, list[dict[str, float]]] = {name: [] for name in ["warm up", *chosen]}
     for name in ["warm up", *chosen * options.rounds]:
         seconds = 1.0 if name == "warm up" else options.seconds
-        load, took_s, used = await phase(port, seconds, phases[name], processes)
+        load, took_s, used = await phase(port, seconds, phases[name], processes, seen)
         measured[name].append(row(load, took_s) | used)
     means = {
         name: {key: sum(one[key] for one in rows) / len(rows) for key in rows[0]}
@@ -207,6 +226,7 @@ def row(load: Load, took_s: float) -> dict[str, float]:
         "gap_p99_ms": 1e3 * percentile(load.gaps_s, 0.99) if load.gaps_s else 0.0,
         "single_p50_ms": 1e3 * percentile(load.single_s, 0.5) if load.single_s else 0.0,
         "single_p99_ms": 1e3 * percentile(load.single_s, 0.99) if load.single_s else 0.0,
+        "differing": load.differing,
     } | {f"{kind}_per_s": count / took_s for kind, count in load.counts.items()}
 
 
@@ -218,8 +238,16 @@ async def batch_of_standard(port: int, load: Load, until_s: float, index: int) -
         load.counts["stream"] += TOKENS
 
 
-def main() -> None:
-    """Start the server, measure, print."""
+def run(options: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """All phases, by name, of a server of its own."""
+    program = ["-c", WITHOUT_TURNS] if options.no_turns or options.split else ["-m", "headrace"]
+    drafts = 'speculative = "off"\n' if options.no_drafts else ""
+    with served(drafts + TOML, program) as (port, pid):
+        return asyncio.run(measure(port, pid, options))
+
+
+def flags() -> argparse.ArgumentParser:
+    """What a run can be told."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -227,16 +255,18 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=4, help="interactive streams")
     parser.add_argument("--decodes", type=int, default=16, help="beside single embeddings")
     parser.add_argument("--no-turns", action="store_true", help="models do not take turns")
-    parser.add_argument("--only", default="", help="phases with this in their name")
+    parser.add_argument("--only", nargs="*", default=[""], help="phases with one of these in their name")
     parser.add_argument("--rounds", type=int, default=1, help="how often each phase runs")
     parser.add_argument("--no-drafts", action="store_true", help="generate without speculation")
     parser.add_argument("--split", nargs="*", default=[], help="cores of each model, as mini=0 embed=1")
     parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    program = ["-c", WITHOUT_TURNS] if options.no_turns or options.split else ["-m", "headrace"]
-    drafts = 'speculative = "off"\n' if options.no_drafts else ""
-    with served(drafts + TOML, program) as (port, pid):
-        found = asyncio.run(measure(port, pid, options))
+    return parser
+
+
+def main() -> None:
+    """Start the server, measure, print."""
+    options = flags().parse_args()
+    found = run(options)
     if options.json:
         print(json.dumps(found, indent=1))
         return

@@ -34,8 +34,8 @@ class Watch:
 
     def __init__(self) -> None:
         self.token_s: dict[str, list[float]] = {name: [] for name in DECODERS}
-        self.ended = dict.fromkeys((*DECODERS, *ENCODERS), 0)
-        self.failed = dict.fromkeys((*DECODERS, *ENCODERS), 0)
+        self.ended: dict[str, int] = dict.fromkeys((*DECODERS, *ENCODERS), 0)
+        self.failed: dict[str, int] = dict.fromkeys((*DECODERS, *ENCODERS), 0)
 
     def longest_gap_ms(self, name: str, since_s: float, until_s: float) -> float:
         """The longest time without a token of that decoder's streams."""

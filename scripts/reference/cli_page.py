@@ -9,9 +9,10 @@ from typing import Any
 import typer.main
 from page_text import cell, code, generated, sentence, table
 
-from headrace.cli import bench
+from headrace.cli import adapt, bench
 from headrace.cli.main import COMMANDS, build
 
+GROUPS = {"adapt": adapt.COMMANDS, "bench": bench.COMMANDS}
 INTRODUCTION = """Commands that report take `--json`. Exit codes: 0 done, 1 failed, 2 wrong usage, 130
 interrupted by Ctrl-C. Flags of settings are described on the page [Settings](settings.md), where each has
 its environment variable."""
@@ -28,8 +29,7 @@ def page() -> str:
 def _commands() -> Iterator[tuple[str, ...]]:
     for name in COMMANDS:
         yield (name,)
-        if name == "bench":
-            yield from ((name, inner) for inner in bench.COMMANDS)
+        yield from ((name, inner) for inner in GROUPS.get(name, ()))
 
 
 def _section(words: tuple[str, ...]) -> list[str]:

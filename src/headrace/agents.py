@@ -43,13 +43,13 @@ from headrace.inference.store_threads import StoreThreads
 from headrace.llm import AsyncLLM
 from headrace.storage.agent_runs import AgentRuns
 from headrace.storage.database import Database
-from headrace.tools.run_journal import RunJournal
+from headrace.tools.agent.run_journal import RunJournal
 from headrace.tools.tool import Arguments, Json, ToolResult, ToolSpec
 from headrace.tools.toolbox import OwnTool, OwnTools, Toolbox
 from headrace.tools.visible import cut, visible
 
 if TYPE_CHECKING:
-    from headrace.tools.agent import AgentPlan
+    from headrace.tools.agent.plan import AgentPlan
     from headrace.tools.mcp.gateway import McpGateway
 
 MAX_RESULT = 2**16
@@ -110,10 +110,11 @@ class Agent:
         """`handler` takes the place of a model. Raises UsageError, and ExtraMissing without
         headrace[tools]."""
         require("tools", "mcp", "jsonschema_rs")
-        self._agent: Any = importlib.import_module("headrace.tools.agent")
-        checks: Any = importlib.import_module("headrace.tools.verify")
+        self._loop: Any = importlib.import_module("headrace.tools.agent.loop")
+        self._plans: Any = importlib.import_module("headrace.tools.agent.plan")
+        checks: Any = importlib.import_module("headrace.tools.agent.verify")
         try:
-            self._budget = msgspec.convert(dict(budget or {}), self._agent.AgentBudget, strict=False)
+            self._budget = msgspec.convert(dict(budget or {}), self._plans.AgentBudget, strict=False)
         except msgspec.ValidationError as error:
             raise UsageError(f"budget: {error}") from None
         self._checks = checks.read_checks([dict(one) for one in verify])
@@ -183,7 +184,7 @@ class Agent:
         while True:
             plan = self._plan(run_id, specs, decisions)
             assert self._handler is not None
-            agent: Handler = self._agent.AgentHandler(self._handler, self._toolbox, plan, journal)
+            agent: Handler = self._loop.AgentHandler(self._handler, self._toolbox, plan, journal)
             seen = _Seen(run_id)
             async for batch in agent.handle(request, call):
                 for event in batch:
@@ -200,7 +201,7 @@ class Agent:
     def _plan(self, run_id: str, specs: Sequence[ToolSpec], decisions: Mapping[str, str]) -> AgentPlan:
         asks_all = self._approve is not None
         approval = {one.name for one in specs if not one.reads_only and (asks_all or one.server is not None)}
-        plan: AgentPlan = self._agent.AgentPlan(
+        plan: AgentPlan = self._plans.AgentPlan(
             run_id=run_id,
             tools=tuple(specs),
             budget=self._budget,

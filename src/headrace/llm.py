@@ -40,7 +40,7 @@ from headrace.loading.options import EngineOptions
 from headrace.tasks.guards.handler import GuardHandler
 from headrace.tasks.guards.settings import read_guards
 from headrace.tasks.task_methods import AsyncTasks, BlockingTasks
-from headrace.telemetry.explain import ExplainNode
+from headrace.telemetry.explain_node import ExplainNode
 
 T = TypeVar("T")
 

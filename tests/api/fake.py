@@ -273,6 +273,7 @@ class FakeModel:
             total_bytes=409_600,
             weights_bytes=0,
             step_tokens=512,
+            step_rows=32,
             weight_bytes_per_token=1000,
             operations_per_token=2000.0,
             weight_format="bf16",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from headrace.api.app import create_app
 from headrace.api.http.server import Server, bind
 from headrace.chat.templates.chat_template import ChatTemplate
+from headrace.cli.serve_settings import flight_servers
 from headrace.config.settings import Settings
 from headrace.config.sources import load_settings
 from headrace.loading.loader import load_model
@@ -51,6 +52,7 @@ class Running:
     server: Server
     thread: threading.Thread
     clients: ExitStack
+    beside: Sequence[Any] = ()
 
     def http(self, **options: Any) -> httpx.Client:
         client = httpx.Client(base_url=self.url, timeout=20, trust_env=False, **options)
@@ -98,12 +100,14 @@ def running_server(model: Any, *, remote: Any = None, **flags: Any) -> Iterator[
     settings: Settings = load_settings({"port": 0, "shutdown_timeout": 5, **flags}, environ={}, folders=[])
     listener = bind(settings)
     port = listener.getsockname()[1]
-    server = Server(create_app(model, settings, remote), settings, lambda: None)
+    app = create_app(model, settings, remote)
+    beside = flight_servers(app, settings, "127.0.0.1")
+    server = Server(app, settings, lambda: None, beside=beside)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     try:
         with ExitStack() as clients:
-            yield Running(f"http://127.0.0.1:{port}", port, model, server, thread, clients)
+            yield Running(f"http://127.0.0.1:{port}", port, model, server, thread, clients, beside)
     finally:
         server.should_exit = True
         thread.join(20)

@@ -54,6 +54,23 @@ def embedder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     model.close()
 
 
+@pytest.mark.parametrize(
+    ("path", "field"), [("/v1/rerank", "documents"), ("/rerank", "texts"), ("/v2/rerank", "documents")]
+)
+def test_errors_name_the_field_that_was_sent(reranker: Running, path: str, field: str) -> None:
+    reply = reranker.http().post(path, json={"query": QUERY, field: ["a cat", "cat " * 5000]})
+    assert reply.status_code == 400, reply.text
+    found: Any = reply.json()
+    shape = found if isinstance(found["error"], str) else found["error"]  # TEI's is a text
+    assert shape["param"] == field
+
+
+def test_errors_of_tei_name_its_inputs(embedder: Running) -> None:
+    reply = embedder.http().post("/embed", json={"inputs": ["a", "cat " * 5000]})
+    assert reply.status_code == 400, reply.text
+    assert reply.json()["param"] == "inputs"
+
+
 def post(server: Running, path: str, **body: Any) -> Any:
     reply = server.http().post(path, json=body)
     assert reply.status_code == 200, reply.text

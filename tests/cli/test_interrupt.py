@@ -18,7 +18,7 @@ class Interrupter:
             sys.meta_path.remove(self)
             os.killpg(0, signal.SIGINT)
 
-if os.environ.get("INTERRUPTED") and "headrace.workers" not in sys.orig_argv:
+if os.environ.get("INTERRUPTED") and "headrace.workers" not in " ".join(sys.orig_argv):
     sys.meta_path.insert(0, Interrupter())
 """
 MOMENTS = [

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from data_servers import DataEngineMaker, Server
 
-from headrace.data.local_models import LocalModels
+from headrace.inference.local_models import LocalModels
 from postgres_server import running_postgres
 
 PASSWORD = "s3cr3t'pass\\word 42"

@@ -11,8 +11,8 @@ from data_servers import DataEngineMaker
 
 from headrace.data.engine import AiWishes, DataEngine, SqlLimit
 from headrace.data.job import SqlAnswer
-from headrace.data.local_models import LocalModels
 from headrace.errors import InvalidRequest
+from headrace.inference.local_models import LocalModels
 
 pytest.importorskip("duckdb", reason="needs headrace[data]")
 

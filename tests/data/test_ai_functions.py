@@ -24,9 +24,9 @@ from headrace.data.client import Data
 from headrace.data.engine import AiWishes, DataEngine, SqlLimit
 from headrace.data.guard import StatementRefused
 from headrace.data.job import SqlAnswer
-from headrace.data.local_models import LocalModels
 from headrace.errors import HeadraceError, InvalidRequest, ModelNotFound
 from headrace.inference.keywords import new_call
+from headrace.inference.local_models import LocalModels
 
 pytest.importorskip("duckdb", reason="needs headrace[data]")
 

@@ -14,8 +14,8 @@ from random_statements import random_statements
 
 from headrace.data.engine import AiWishes, DataEngine, SqlLimit
 from headrace.data.job import CallCost, SqlAnswer
-from headrace.data.local_models import LocalModels
 from headrace.errors import InvalidRequest
+from headrace.inference.local_models import LocalModels
 
 pytest.importorskip("duckdb", reason="needs headrace[data]")
 

@@ -326,6 +326,33 @@ def test_copies_full_and_appended(engine: DataEngineMaker, tmp_path: Path) -> No
     assert rows_of(made, "SELECT count(*) FROM whole") == [(2,)]
 
 
+def test_times_of_day_keep_their_offset(engine: DataEngineMaker, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x\n1\n")
+    made = engine({"a": f"file:{tmp_path}/a.csv"})
+    sql = "SELECT '12:30:00+02'::TIMETZ AS t, x, '01:00'::TIME AS \"t\" FROM a ORDER BY t"
+    found = json.loads(made.sql(sql, format="json", ruled=False).body)
+    assert found == [{"t": "12:30:00+02", "x": 1, "t_1": "01:00:00"}]
+
+
+def test_columns_without_rows(engine: DataEngineMaker, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x,y\n1,a\n")
+    made = engine({"a": f"file:{tmp_path}/a.csv"})
+    found = made.sql(
+        "SELECT x + $2 AS z, y FROM a WHERE y = $1 ORDER BY 1 -- all", ruled=False, describe=True
+    )
+    assert [(column.name, column.type) for column in found.columns] == [("z", "BIGINT"), ("y", "VARCHAR")]
+    assert found.rows == 0
+
+
+def test_a_pivot_by_rows_says_what_to_write(engine: DataEngineMaker, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x,y\n1,a\n")
+    made = engine({"a": f"file:{tmp_path}/a.csv"})
+    with pytest.raises(InvalidRequest, match="FOR city IN"):
+        made.sql("PIVOT a ON y USING sum(x)", ruled=False)
+    with pytest.raises(InvalidRequest, match="only SELECT may run"):
+        made.sql("DELETE FROM a", ruled=False)
+
+
 def test_no_network_is_needed(tmp_path: Path) -> None:
     """Every extension of the extra loads where there is no network at all."""
     alone = ["unshare", "-n"]

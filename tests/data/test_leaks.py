@@ -22,13 +22,13 @@ from hostile_sql import CANARY, HOSTILE, statements
 from headrace.data.ai_calls import PREFIX, has_calls
 from headrace.data.engine import AiWishes, DataEngine, SqlLimit
 from headrace.data.job import Query
-from headrace.data.local_models import LocalModels
 from headrace.data.operator import operator_of
 from headrace.data.operators.embed import Embed
 from headrace.data.output import TooMuch
 from headrace.data.questions import CallType, Compute, Declare, Row, Value, decode_question, encode_answer
 from headrace.data.worker import Worker, _Run, open_view
 from headrace.errors import HeadraceError, InvalidRequest
+from headrace.inference.local_models import LocalModels
 
 duckdb = pytest.importorskip("duckdb", reason="needs headrace[data]")
 

@@ -12,9 +12,9 @@ import pytest
 
 from headrace.data.answering import Answering
 from headrace.data.limits import AiBudget, AiLimits, Speeds
-from headrace.data.local_models import LocalModels
 from headrace.data.questions import Argument, CallSite, Declare, encode_question
 from headrace.errors import InvalidRequest
+from headrace.inference.local_models import LocalModels
 from headrace.isolation.child import IsolatedProcess, WorkFailed, WorkLost, WorkStop
 from headrace.isolation.limits import ProcessLimits
 

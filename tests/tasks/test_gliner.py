@@ -259,15 +259,6 @@ def test_it_is_not_converted_without_its_head(folder: Path, tmp_path: Path) -> N
             export.to_gguf(tmp_path / "out.gguf", lambda done, total: None)
 
 
-def test_gliner_2_is_refused_by_name(folder: Path, tmp_path: Path) -> None:
-    config = json.loads((folder / "gliner_config.json").read_text())["encoder_config"]
-    (tmp_path / "config.json").write_text(json.dumps(config | {"model_type": "extractor"}))
-    names = ("encoder.embeddings.word_embeddings.weight", "span_rep.x.weight", "count_pred.0.weight")
-    save_file({name: np.zeros((2, 2), np.float32) for name in names}, tmp_path / "model.safetensors")
-    with pytest.raises(UnsupportedModel, match="checkpoint of GLiNER 2"):
-        open_checkpoint(tmp_path)
-
-
 def test_a_folder_is_complete_and_shown(folder: Path) -> None:
     assert is_complete(folder)
     facts = describe(str(folder), EngineOptions(cache_dir=None))

@@ -1,17 +1,23 @@
-"""Each advice of EXPLAIN is checked by pulling its lever: counters of tokens say what it saved."""
+"""Each advice of EXPLAIN is checked by pulling its lever: counters say what it saved. What seconds it saves
+is measured by bench/serving/advice_gains.py."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from headrace.cli.explain_text import explain_text
+from headrace.engine.request import Timing, Usage
+from headrace.engine.step_share import LookupReplay, StepShare, TokenCosts
 from headrace.inference.completion import Completion
 from headrace.llm import LLM
-from headrace.telemetry.explain import ExplainNode
+from headrace.telemetry.advice import advice
+from headrace.telemetry.explain_node import EngineTrace, ExplainNode
 
 PROMPT = "list the files of each folder by size and then by name, newest first; " * 6
 
@@ -36,7 +42,8 @@ def said(answer: Completion) -> dict[str, dict[str, Any]]:
 
 def read_tokens(answer: Completion) -> int:
     assert answer.explain is not None
-    return sum(one.detail["tokens"] for one in parts(answer.explain, "prefill"))
+    found = parts(answer.explain, "prefill")
+    return sum(0 if one.detail is UNSET else one.detail["tokens"] for one in found)
 
 
 def test_the_prefix_cache(llm: LLM) -> None:
@@ -57,8 +64,84 @@ def test_fewer_choices(llm: LLM) -> None:
     assert saved == told["saved_tokens"] == 60 and "fewer_choices" not in said(one)
 
 
+def decoded(answer: Completion) -> Mapping[str, Any]:
+    assert answer.explain is not None
+    [node] = parts(answer.explain, "decode")
+    assert node.detail is not UNSET
+    return node.detail
+
+
+REPEATING: dict[str, Any] = {
+    "prompt": "echo one two three four five six seven eight nine " * 12,
+    "max_tokens": 64,
+}
+REPEATING |= {"ignore_eos": True, "temperature": 0.0, "explain": True}
+
+
+def test_smaller_weights(llm: LLM) -> None:
+    large = llm.generate("list files", max_tokens=20, ignore_eos=True, explain=True)
+    told = said(large)["smaller_weights"]
+    assert "in int4 instead of int8" in told["text"] and told["saved_s"] > 0
+    with LLM("mini", speculative="off", quantization="int4") as small:
+        saved = llm.model.plan.weight_bytes_per_token - small.model.plan.weight_bytes_per_token
+        again = said(small.generate("list files", max_tokens=20, ignore_eos=True, explain=True))
+    assert abs(told["saved_bytes"] / saved - 1) < 0.15
+    assert "smaller_weights" not in again, "there is nothing smaller"
+
+
+def test_speculation_on(llm: LLM) -> None:
+    plain = llm.generate(**REPEATING)
+    told = said(plain)["speculation_on"]
+    assert told["saved_s"] > 0 and decoded(plain)["steps"] == 63
+    with LLM("mini") as drafting:
+        for _ in range(3):  # what drafts bring is learned
+            drafting.generate(**REPEATING)
+        drafted = drafting.generate(**REPEATING)
+    assert drafted.text == plain.text
+    saved = decoded(plain)["steps"] - decoded(drafted)["steps"]
+    assert 0.5 < saved / told["saved_steps"] < 1.5
+    assert "speculation_on" not in said(drafted), "it is on"
+
+
+def test_a_bigger_batch(llm: LLM) -> None:
+    """Eight requests at once take an eighth of the steps; that a step of eight takes less than eight of one
+    is what the advice predicts."""
+    given: dict[str, Any] = {"max_tokens": 129, "ignore_eos": True, "explain": True}
+    alone = llm.generate("list files", **given)
+    told = said(alone)["bigger_batch"]
+    assert "with 8 requests at once instead of 1.0" in told["text"] and told["saved_s"] > 0
+    before = llm.model.engine.status().steps
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(lambda number: llm.generate(f"list {number}", **given), range(8)))
+    steps = llm.model.engine.status().steps - before
+    assert steps < 4 * 128, "not 8 times as many as one of them takes"
+    assert sum(one.usage.completion_tokens for one in together) == 8 * 129
+
+
+def test_levers_of_what_was_drafted() -> None:
+    """Seconds are added up by hand: a step without drafts takes 2 ms, one more token 0.1 ms."""
+    costs = TokenCosts(row_s=1e-4, plain_s=2e-3)
+    share = StepShare("decode", 0.0, 0.1, 40, 0.1, 0.09, 0.0, 0.0, 44, 40, 200, drafted=160, accepted=4)
+    trace = EngineTrace(0.0, 0.1, Usage(10, 44, 0), Timing(0.0, 0.0, 0.1), (share,), costs)
+    found = {one["lever"]: one for one in advice(trace)}
+    assert found["speculation_off"]["saved_s"] == pytest.approx(0.1 - 44 * 2e-3)
+    assert "4 of 160 drafted tokens were right" in found["speculation_off"]["text"]
+    replaced = replace(
+        trace, shares=(replace(share, drafted=0, accepted=0),), replay=LookupReplay(44, 50, 20)
+    )
+    [on] = [one for one in advice(replaced) if one["lever"] == "speculation_on"]
+    assert on["saved_s"] == pytest.approx(20 * 2.5e-3 - 50 * 1e-4) and on["saved_steps"] == 20
+
+
+def test_what_saves_little_is_not_told() -> None:
+    share = StepShare("decode", 0.0, 0.1, 50, 0.1, 0.09, 0.0, 0.0, 50, 50, 50)
+    costs = TokenCosts(row_s=1.95e-3)  # a step is all arithmetic
+    trace = EngineTrace(0.0, 0.1, Usage(10, 50, 0), Timing(0.0, 0.0, 0.1), (share,), costs, "int8", 10**6, 64)
+    assert advice(trace) == []
+
+
 def test_the_text_ends_with_the_advice(llm: LLM) -> None:
     answer = llm.generate("c" + PROMPT, max_tokens=2, explain=True)
     assert answer.explain is not None
     *_, last = explain_text(answer.explain).splitlines()
-    assert last.startswith("prefix cache: with its ")
+    assert last.startswith(("prefix cache: with its ", "bigger batch: with 8 requests"))

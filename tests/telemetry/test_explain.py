@@ -7,7 +7,8 @@ from msgspec import UNSET
 from headrace.engine.request import Timing, Usage
 from headrace.engine.request_trace import MAX_SHARES, RequestTrace, StepSums, StepTotals
 from headrace.engine.step_share import StepShare
-from headrace.telemetry.explain import EngineTrace, ExplainNode, Stage, explain, predict
+from headrace.telemetry.explain import explain, predict
+from headrace.telemetry.explain_node import EngineTrace, ExplainNode, Stage
 
 
 def share(kind: str, start_s: float, end_s: float, **more: float) -> StepShare:

@@ -22,8 +22,9 @@ from headrace.inference.store_threads import StoreThreads
 from headrace.storage.agent_runs import AgentRuns
 from headrace.storage.database import Database
 from headrace.storage.keys import KeyLimits
-from headrace.tools.agent import AgentHandler, AgentPlan
-from headrace.tools.run_journal import RunJournal
+from headrace.tools.agent.loop import AgentHandler
+from headrace.tools.agent.plan import AgentPlan
+from headrace.tools.agent.run_journal import RunJournal
 from headrace.tools.tool import ToolResult, ToolSpec
 
 STEPS = 12

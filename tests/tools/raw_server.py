@@ -55,6 +55,8 @@ def call(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
     match BEHAVIOR:
         case "hang":
             time.sleep(3600)
+        case "surrogate":  # json.dumps writes it as an escape
+            return text("half \ud800")
         case "crash":
             print("fatal: token s3cr3t-token", file=sys.stderr, flush=True)
             os._exit(3)

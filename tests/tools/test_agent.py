@@ -26,9 +26,10 @@ from headrace.inference.events import (
     ToolReturned,
 )
 from headrace.inference.requests import ChatRequest
-from headrace.tools.agent import AgentBudget, AgentHandler, AgentPlan
+from headrace.tools.agent.loop import AgentHandler
+from headrace.tools.agent.plan import AgentBudget, AgentPlan
+from headrace.tools.agent.verify import read_checks
 from headrace.tools.tool import ToolResult, ToolSpec, ToolUnavailable
-from headrace.tools.verify import read_checks
 
 KILLS = int(os.environ.get("TEST_AGENT_KILLS", "24"))  # of each kind, about; 0: all 79
 

@@ -243,6 +243,14 @@ def test_a_server_that_does_not_begin(gateway: GatewayMaker) -> None:
     assert "no program" in (found.checked("gone").error or "")
 
 
+def test_a_reply_that_is_no_text_is_an_error_at_once(gateway: GatewayMaker) -> None:
+    """Half of a surrogate pair, which no JSON of the SDK reads: nobody waits for the deadline, 30 s here."""
+    found = gateway(shop=raw("surrogate", timeout=30))
+    reply = found.call("shop__echo", {})
+    assert reply.is_error
+    assert "no valid message" in reply.text
+
+
 def test_results_are_bounded_data(gateway: GatewayMaker) -> None:
     found = gateway(
         **{name: raw(name) for name in ("large", "items", "hidden", "images", "inject", "error", "noise")},

@@ -210,3 +210,44 @@ def test_errors_are_told_in_the_words_of_the_server(scripted: Callable[..., Runn
     page.get_by_label("Tools").fill("{not json")
     page.get_by_role("button", name="Try again").click()
     page.get_by_role("alert").get_by_text("Tools is not valid JSON").wait_for()
+
+
+def test_two_models_answer_side_by_side(visit, scripted: Callable[..., Running]) -> None:
+    server = scripted("the same words")
+    site = visit(server.url)
+    page = site.open()
+    sent: list[dict[str, object]] = []
+    page.on("request", lambda request: sent.append(request.post_data_json) if request.post_data else None)
+    page.get_by_role("button", name="Options").click()
+    page.get_by_label("Compare with").select_option("fake/model")
+    site.ask("Who is better?")
+    pair = page.get_by_role("group", name="Answers of two models")
+    assert pair.locator("article.assistant .prose").all_inner_texts() == ["the same words"] * 2
+    first, second = sent
+    assert second["model"] == "fake/model" and first["messages"] == second["messages"]
+    server.model.engine.answer = "one of them went on"
+    pair.get_by_role("button", name="Go on with this one").click()
+    page.get_by_label("Compare with").select_option("")
+    site.ask("And then?")
+    said = [message["content"] for message in sent[-1]["messages"]]  # type: ignore[attr-defined]
+    assert len(sent) == 3 and said == ["Who is better?", "the same words", "And then?"]
+    page.reload()
+    page.locator(".conversations .title").first.click()
+    assert pair.locator("article.assistant").count() == 2, "both are kept"
+
+
+def test_what_is_typed_in_the_options_stays_while_an_answer_grows(
+    scripted: Callable[..., Running], visit
+) -> None:
+    site = visit(scripted("word " * 300, pause_s=0.02).url)
+    page = site.open()
+    page.get_by_role("button", name="Options").click()
+    box = page.get_by_label("Message", exact=True)
+    box.fill("Go on")
+    box.press("Enter")
+    page.locator("article.assistant", has_text="word").wait_for()
+    prompt = page.get_by_label("System prompt")
+    prompt.press_sequentially("Be brief.", delay=30)
+    assert prompt.input_value() == "Be brief."
+    page.keyboard.press("Escape")
+    site.done()

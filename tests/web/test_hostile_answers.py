@@ -129,3 +129,77 @@ def test_no_other_page_may_frame_it_or_post_to_it(scripted: Callable[..., Runnin
     (_, frame) = site.page.frames
     assert frame.url in ("chrome-error://chromewebdata/", "about:blank") or not frame.locator("#app").count()
     site.problems.clear()
+
+
+def hostile_conversation(text: str) -> bytes:
+    """An exported file with the text wherever one may stand."""
+    tree = {"name": text, "measured_s": 0.1, "detail": {text: text, "list": [text], "map": {text: text}}}
+    tree |= {"children": [{"name": text, "measured_s": 0.05, "detail": {"sql": text}}]}
+    call = {"id": text, "name": text, "arguments": text}
+    facts = {"model": text, "finish": text, "requestId": text, "warnings": [text]}
+    answer = {"role": "assistant", "content": text, "reasoning": text, "calls": [call], "error": text}
+    answer |= {"facts": facts, "explain": tree, "parent": "a", "created": 2, "beside": text}
+    results = [{"id": text, "name": text, "content": text}]
+    nodes = {
+        "a": {"role": "user", "content": text, "created": 1, "files": [{"name": text, "text": text}]},
+        "b": answer,
+        "c": {"role": "tool", "content": "", "results": results, "parent": "b", "created": 3},
+        "d": {**answer, "structured": True, "content": f'["{text}"]', "parent": "c", "created": 4},
+        "__proto__": {"role": "user", "content": text},
+    }
+    options = {"system": text, "tools": text, "schema": text, "format": "schema", "temperature": text}
+    conversation = {"id": "ab" * 12, "title": text, "model": text, "leaf": "d", "options": options}
+    return json.dumps({"headrace_conversations": [{**conversation, "nodes": nodes}]}).encode()
+
+
+@pytest.mark.parametrize(
+    "payload", [PAYLOADS[1], "javascript:document.title='owned'", "\"'><svg/onload=alert(1)>"]
+)
+def test_a_hostile_conversation_is_text_everywhere(
+    scripted: Callable[..., Running], visit, payload: str
+) -> None:
+    site = visit(scripted("ok").url)
+    page = site.open()
+    page.on("dialog", lambda dialog: site.problems.append(f"a dialog: {dialog.message}"))
+    data = {"name": "x.json", "mimeType": "application/json", "buffer": hostile_conversation(payload)}
+    page.locator("input[type=file][accept]").set_input_files([data])
+    page.get_by_text("1 conversation imported.").wait_for()
+    page.get_by_role("button", name="Options").click()
+    for button in page.get_by_role("button", name="Explain").all():
+        button.click()
+    for summary in page.locator("summary").all():
+        summary.click()
+    page.locator("article.tool").wait_for()
+    found = page.evaluate("document.querySelectorAll('main script, main img, main iframe, main a').length")
+    assert found == 0
+    assert page.locator("main svg:not(.icon)").count() == 0
+    assert page.evaluate("({}).role") is None, "the prototype of objects is untouched"
+    for scheme in ("waterfall", "tool"):
+        assert payload in page.locator(f".{scheme}").first.inner_text()
+    page.wait_for_timeout(300)
+    assert page.title() == "Chat · Headrace"
+
+
+def test_requests_of_strangers_are_text_in_the_log(
+    scripted: Callable[..., Running], visit, tmp_path: Path
+) -> None:
+    server = scripted("ok", store=tmp_path / "store.sqlite3", log_requests=True, log_content=True)
+    payload = "<img src=x onerror=\"document.title='owned'\">"
+    body = {"model": payload, "messages": [{"role": "user", "content": payload}]}
+    headers = {"traceparent": payload, "user-agent": payload, "x-request-id": "<svg/onload=alert(1)>"}
+    http = server.http()
+    assert http.post("/v1/chat/completions", json=body, headers=headers).status_code == 404
+    assert http.get(f"/v1/requests/{payload}").status_code == 404
+    kept = {"messages": [{"role": "user", "content": payload}], "max_tokens": 2}
+    assert http.post("/v1/chat/completions", json=kept).status_code == 200
+    site = visit(server.url)
+    page = site.open("requests")
+    rows = page.get_by_role("button", name="Explain the request")
+    rows.first.wait_for()
+    for place in range(rows.count()):
+        rows.nth(place).click()
+        page.get_by_role("region", name="Where the time went").wait_for()
+    page.locator("summary", has_text="What was sent").last.click()
+    assert page.locator("main img, main script").count() == 0
+    page.wait_for_timeout(300)
+    assert page.title() == "Requests · Headrace"

@@ -216,11 +216,12 @@ def test_a_worker_that_makes_no_step_is_killed(
 ) -> None:
     monkeypatch.setattr(step_watch, "LOOK_S", 0.1)
     monkeypatch.setattr(step_watch, "MIN_PATIENCE_S", 3.0)
-    answered = Running(remote.engine, replace(request(), params=replace(request().params, max_tokens=400)))
+    long = request(tokens=400)
+    answered = Running(remote.engine, long)
     answered.next()
     stop(engine_of(remote).worker_pid)
     waiting = Running(remote.engine, request())
-    assert "made no step for 3 s" in failure(answered.finish()).message
+    assert answered.finish().bits == Running(here.engine, long).finish().bits
     assert waiting.finish().bits == Running(here.engine, request()).finish().bits
     assert remote.engine.status().restarts == 1
 
@@ -264,14 +265,81 @@ def failure(outcome: Outcome) -> HeadraceError:
     return event.error
 
 
-def test_answered_requests_fail_immediately_and_the_engine_recovers(remote: LoadedModel) -> None:
-    long = replace(request(), params=replace(request().params, n=128, max_tokens=40))  # four run concurrently
+LONG = SamplingParams(seed=3, max_tokens=60, ignore_eos=True)
+RESUMED = {
+    "greedy": (replace(LONG, temperature=0.0), {}),
+    "sampled": (replace(LONG, temperature=0.9, top_p=0.95), {}),
+    "mirostat": (replace(LONG, mirostat=2), {}),
+    "penalties": (replace(LONG, dry_multiplier=0.8, frequency_penalty=0.5, repetition_penalty=1.2), {}),
+    "four choices with logprobs": (replace(LONG, n=4, logprobs=2, temperature=1.0), {}),
+    "scores of the prompt": (replace(LONG, prompt_logprobs=1), {}),
+    "stop strings": (replace(LONG, n=2, stop=("zzzz",), temperature=1.0), {}),
+    "grammar": (replace(LONG, n=2, ignore_eos=False), {"constraint": Constraint("regex", "[ab]{40,60}")}),
+    "a prediction": (LONG, {"prediction": (5, 6, 7, 8)}),
+    "a vote": (replace(LONG, n=4, max_tokens=40), {"scaling": Scaling(vote=Vote(extract="last_number"))}),
+}
+
+
+@pytest.mark.parametrize("name", RESUMED)
+def test_a_killed_request_goes_on_where_it_was(remote: LoadedModel, here: LoadedModel, name: str) -> None:
+    """Its reader sees a pause: nothing is lost, nothing comes twice, whatever the features."""
+    params, more = RESUMED[name]
+    asked = EngineRequest(prompt=(5, 6, 7), params=params, **more)
+    expected = Running(here.engine, asked).finish()
+    running = Running(remote.engine, asked)
+    for deltas in (1, 3):
+        for _ in range(deltas):
+            if not running.outcome.terminal:
+                running.next()
+        restarts = remote.engine.status().restarts
+        kill(remote)
+        until(lambda restarts=restarts: remote.engine.status().restarts > restarts)  # type: ignore[misc]
+    found = running.finish()
+    assert found.bits == expected.bits
+    assert (found.prompts, found.verdicts) == (expected.prompts, expected.verdicts)
+    assert found.done.usage.completion_tokens == expected.done.usage.completion_tokens
+    assert found.done.usage.rejected_prediction_tokens == expected.done.usage.rejected_prediction_tokens
+    timing = found.done.timing
+    assert timing.first_token_s <= timing.total_s
+
+
+def test_a_request_that_goes_on_differently_fails(remote: LoadedModel) -> None:
+    """As where the model's files were replaced while its worker ran: no text is made of two."""
+    running = Running(remote.engine, request(tokens=400))
+    running.next()
+    [item] = engine_of(remote)._open.values()
+    item.output._choices[0].tokens[0] += 1
+    stop(engine_of(remote).worker_pid)
+    kill(remote)
+    assert "another text" in failure(running.finish()).message
+    assert Running(remote.engine, request()).finish().done
+    until(lambda: remote.engine.status().running == 0)
+
+
+def test_a_request_is_cancelled_while_the_next_worker_starts(remote: LoadedModel) -> None:
+    running = Running(remote.engine, request(tokens=400))
+    running.next()
+    stop(engine_of(remote).worker_pid)
+    kill(remote)
+    until(lambda: remote.engine.status().state == "restarting")
+    running.ticket.cancel()
+    done = running.finish().done
+    assert done.usage.completion_tokens == sum(map(len, running.outcome.tokens.values())) > 0
+    assert {end.reason for end in running.outcome.ends.values()} == {"cancelled"}
+
+
+def test_a_paused_request_stays_paused_in_the_next_worker(remote: LoadedModel, here: LoadedModel) -> None:
+    long = request(tokens=400)
     running = Running(remote.engine, long)
     running.next()
-    stop(engine_of(remote).worker_pid)  # no more events are in transit
+    running.ticket.pause(True)
+    until(lambda: remote.engine.status().running == 0)
     kill(remote)
-    assert isinstance(failure(running.finish()), EngineStopped)
-    assert Running(remote.engine, request()).finish().done
+    until(lambda: remote.engine.status().restarts == 1)
+    assert Running(remote.engine, request(4)).finish().done
+    assert remote.engine.status().running == 0
+    running.ticket.pause(False)
+    assert running.finish().bits == Running(here.engine, long).finish().bits
 
 
 def test_cancel_while_a_worker_starts(remote: LoadedModel) -> None:
@@ -295,9 +363,7 @@ class Patient(Running):
 def test_killed_at_random_points_under_streams(
     remote: LoadedModel, here: LoadedModel, kills: int, streams: int
 ) -> None:
-    """Each request has one terminal event; failed ones had produced events; the others have the right
-    bytes.
-    """
+    """Each request has one terminal event and the right bytes, however often its worker died."""
     expected = {seed: Running(here.engine, request(seed, 40)).finish().bits for seed in range(16)}
     outcomes: list[tuple[int, Outcome]] = []
     over = threading.Event()
@@ -314,19 +380,19 @@ def test_killed_at_random_points_under_streams(
     points = random.Random(11)
     for number in range(kills):
         until(lambda done=number: remote.engine.status().restarts == done)
+        seen = len(outcomes)
         time.sleep(points.uniform(0, 0.05))
+        if number % 2:  # else a request may be taken for the cause
+            until(lambda seen=seen: len(outcomes) > seen)
         kill(remote)
     until(lambda: remote.engine.status().restarts == kills)
     over.set()
     for thread in threads:
         thread.join(600)
         assert not thread.is_alive()
-    failed = [outcome for _, outcome in outcomes if isinstance(outcome.terminal[0], RequestFailed)]
-    assert all(isinstance(failure(one), EngineStopped) and one.tokens for one in failed)
-    assert len(failed) <= kills * len(threads)
-    finished = [(seed, one) for seed, one in outcomes if isinstance(one.terminal[0], RequestFinished)]
-    assert finished
-    assert all(one.bits == expected[seed] for seed, one in finished)
+    assert outcomes
+    assert all(isinstance(one.terminal[0], RequestFinished) for _, one in outcomes)
+    assert all(one.bits == expected[seed] for seed, one in outcomes)
     status = remote.engine.status()
     assert status.waiting == status.running == 0
 

@@ -42,12 +42,10 @@ class Served:
         return client
 
     def workers(self) -> list[int]:
-        task = Path(f"/proc/{self.process.pid}/task")
-        found: list[int] = []
-        for thread in task.iterdir():
-            with suppress(FileNotFoundError):  # it has ended
-                found += map(int, (thread / "children").read_text().split())
-        return found
+        """The workers, which one of the server's children has forked where the system can."""
+        children = children_of(self.process.pid)
+        parents = [one for one in children if b"fork_parent" in Path(f"/proc/{one}/cmdline").read_bytes()]
+        return children_of(*parents) if parents else children
 
     def configure(self, text: str) -> None:
         (self.folder / "headrace.toml").write_text(text)
@@ -56,6 +54,15 @@ class Served:
         before = self.log.read_text().count(said)
         self.process.send_signal(signal.SIGHUP)
         until(lambda: self.log.read_text().count(said) > before)
+
+
+def children_of(*processes: int) -> list[int]:
+    found: list[int] = []
+    for process in processes:
+        for thread in Path(f"/proc/{process}/task").iterdir():
+            with suppress(FileNotFoundError):  # it has ended
+                found += map(int, (thread / "children").read_text().split())
+    return found
 
 
 def until(said: Callable[[], bool]) -> None:
@@ -133,20 +140,20 @@ def rest(lines: queue.SimpleQueue[str | None]) -> list[str]:
     return found
 
 
-def test_a_killed_worker_fails_only_requests_that_had_begun(
-    serve: Callable[..., Served], models: Path
-) -> None:
-    """F1: an error event in streams that had begun; the others are replayed; PID and socket stay."""
+def test_a_killed_worker_is_a_pause_for_its_streams(serve: Callable[..., Served], models: Path) -> None:
+    """F1: streams that had begun go on to the same bytes, as do requests that waited; PID and socket stay."""
     served = serve(str(models / "llama3"))
     http = served.http()
     expected = http.post("/v1/completions", json=BODY).json()["choices"][0]["text"]
+    long = {**BODY, "n": 8, "max_tokens": 100}
+    whole: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    stream(served.http(), long, whole)
     [worker] = served.workers()
     lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-    begun = threading.Thread(
-        target=stream, args=(served.http(), {**BODY, "n": 128, "max_tokens": 100}, lines)
-    )
+    begun = threading.Thread(target=stream, args=(served.http(), long, lines))
     begun.start()
-    assert lines.get(timeout=60).startswith("data: {")  # type: ignore[union-attr]
+    first = lines.get(timeout=60)
+    assert first and first.startswith("data: {")
     stop(worker)
     answers: list[str] = []
     waiting = threading.Thread(
@@ -158,18 +165,28 @@ def test_a_killed_worker_fails_only_requests_that_had_begun(
     until(lambda: in_use(http) == 2)
     killed_s = time.monotonic()
     os.kill(worker, signal.SIGKILL)
-    last = rest(lines)[-1]
-    error_s = time.monotonic() - killed_s
-    assert json.loads(last.removeprefix("data: "))["error"]["code"] == "engine_stopped"
+    resumed = [first, *rest(lines)]
+    print(f"stream ended {time.monotonic() - killed_s:.2f} s after the kill")
+    assert resumed[-1] == "data: [DONE]"
+    assert texts_of(resumed) == texts_of(rest(whole))
     waiting.join(60)
-    until(lambda: http.get("/ready").status_code == 200)
-    print(f"error event after {error_s:.2f} s, ready after {time.monotonic() - killed_s:.2f} s")
     assert answers == [expected]
     begun.join(60)
     [other] = served.workers()
     assert other != worker
     assert http.get("/health").json()["models"] == {"llama3": "loaded"}
     assert metric(http, "headrace_worker_restarts_total", model="llama3") == 1
+
+
+def texts_of(lines: list[str]) -> dict[int, str]:
+    """The text of each choice of a stream of completions."""
+    texts: dict[int, str] = {}
+    for line in lines:
+        if not line.startswith("data: {"):
+            continue
+        for choice in json.loads(line.removeprefix("data: "))["choices"]:
+            texts[choice["index"]] = texts.get(choice["index"], "") + choice["text"]
+    return texts
 
 
 def in_use(http: httpx.Client) -> int:

@@ -21,7 +21,7 @@ from headrace.sampling.params import SamplingParams
 from headrace.workers import step_watch
 from headrace.workers.engine_client import RemoteEngineClient
 from headrace.workers.model_spec import ModelSpec
-from headrace.workers.spawn import turns_file
+from headrace.workers.spawn import Spawner, turns_file
 from headrace.workers.worker_loader import WorkerLoader
 from tiny import Running
 
@@ -29,12 +29,13 @@ OPTIONS = EngineOptions(threads=1, max_num_seqs=4)
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="turns between processes need Linux")
 
 
-@pytest.fixture
-def file() -> Iterator[int]:
-    number = turns_file()
-    assert number is not None
-    yield number
-    os.close(number)
+@pytest.fixture(params=[True, False], ids=["forks", "programs"])
+def spawner(request: pytest.FixtureRequest) -> Iterator[Spawner]:
+    found = Spawner(turns_file(), forks=request.param)
+    yield found
+    found.close()
+    assert found.turns is not None
+    os.close(found.turns)
 
 
 def request(seed: int = 3) -> EngineRequest:
@@ -49,20 +50,21 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def load(folder: Path, file: int) -> LoadedModel:
-    launch = WorkerLoader(ModelSpec(name="tiny", model=str(folder), options=OPTIONS), turns=file)
+def load(folder: Path, spawner: Spawner) -> LoadedModel:
+    launch = WorkerLoader(ModelSpec(name="tiny", model=str(folder), options=OPTIONS), spawner=spawner)
     launch.plan(None)
     return launch.load(lambda done, total: None)
 
 
 def test_a_worker_that_waits_for_its_turn_is_not_killed(
-    folder: Path, file: int, here: LoadedModel, monkeypatch: pytest.MonkeyPatch
+    folder: Path, spawner: Spawner, here: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(step_watch, "LOOK_S", 0.1)
     monkeypatch.setattr(step_watch, "MIN_PATIENCE_S", 0.5)
-    arena = _native.Turns(file)
+    assert spawner.turns is not None
+    arena = _native.Turns(spawner.turns)
     own = arena.join()
-    with closing(load(folder, file)) as model:
+    with closing(load(folder, spawner)) as model:
         arena.begin(own, 1, math.inf, 0.0)
         waiting = Running(model.engine, request())
         until(lambda: model.engine.status().waits_for_turn)
@@ -75,9 +77,9 @@ def test_a_worker_that_waits_for_its_turn_is_not_killed(
 
 
 def test_a_worker_that_is_killed_holds_up_nobody_and_comes_back(
-    folder: Path, file: int, here: LoadedModel
+    folder: Path, spawner: Spawner, here: LoadedModel
 ) -> None:
-    with closing(load(folder, file)) as first, closing(load(folder, file)) as second:
+    with closing(load(folder, spawner)) as first, closing(load(folder, spawner)) as second:
         assert isinstance(first.engine, RemoteEngineClient)
         expected = Running(here.engine, request()).finish().bits
         for _ in range(3):
@@ -88,5 +90,6 @@ def test_a_worker_that_is_killed_holds_up_nobody_and_comes_back(
             busy.finish()
             until(lambda before=before: first.engine.status().restarts > before)  # type: ignore[misc]
             assert Running(first.engine, request()).finish().bits == expected
-        arena = _native.Turns(file)
+        assert spawner.turns is not None
+        arena = _native.Turns(spawner.turns)
         assert len(arena.members()) == 2  # the restarted one takes part

@@ -4,15 +4,13 @@ import { Chat } from "./chat/Chat";
 import { getKey, keyWanted, online, setKey } from "./lib/http";
 import { isDark, nextTheme, theme } from "./lib/theme";
 import { Button, Dialog, Field, Icon, Notice } from "./lib/ui";
-import { Live } from "./live/Live";
-import { Playground } from "./playground/Playground";
-import { Requests } from "./requests/Requests";
+import { Later } from "./lib/Later";
 
 const PANES: { id: string; label: string; icon: string; view: () => JSX.Element }[] = [
   { id: "chat", label: "Chat", icon: "chat", view: () => <Chat /> },
-  { id: "live", label: "Live", icon: "live", view: () => <Live /> },
-  { id: "requests", label: "Requests", icon: "requests", view: () => <Requests /> },
-  { id: "playground", label: "Playground", icon: "play", view: () => <Playground /> },
+  { id: "live", label: "Live", icon: "live", view: () => <Later load={async () => (await import("./live/Live")).Live} /> },
+  { id: "requests", label: "Requests", icon: "requests", view: () => <Later load={async () => (await import("./requests/Requests")).Requests} /> },
+  { id: "playground", label: "Playground", icon: "play", view: () => <Later load={async () => (await import("./playground/Playground")).Playground} /> },
 ];
 
 function usePane(): (typeof PANES)[number] {

@@ -75,6 +75,9 @@ def create_app(
             yield
         await service.tools.close()
         await service.responses.close()
+        await service.idempotent.close()
+        if service.adapting is not None:
+            await service.adapting.close()
         if service.caching is not None:
             await service.caching.close()
         await service.remote.close()

@@ -16,10 +16,12 @@ from starlette.requests import Request as HttpRequest
 from headrace.api.http.api_keys import KeyRing
 from headrace.api.http.body_memory import BodyMemory
 from headrace.api.http.call_context import HttpCall
+from headrace.api.http.idempotency import IdempotentCalls
 from headrace.api.http.request_log import UNREAD, RequestLog, ended_call
 from headrace.api.remote_models import RemoteModels
 from headrace.api.server_tools import ServerTools
 from headrace.api.statements import Statements
+from headrace.config.adapt_settings import read_adapt
 from headrace.config.cache_settings import read_cache
 from headrace.config.settings import Settings
 from headrace.economy.machine import MachineHandler, machine_recorder
@@ -38,6 +40,7 @@ from headrace.search.indexes import indexes_of
 from headrace.search.readers.document_reader import DocumentReader
 from headrace.storage.aliases import Aliases
 from headrace.storage.database import Database
+from headrace.storage.idempotent_replies import IdempotentReplies
 from headrace.storage.ledger_store import ledger_store
 from headrace.tasks.guards.handler import GuardHandler
 from headrace.tasks.guards.settings import check_served, read_guards
@@ -48,6 +51,7 @@ from headrace.workers.model_manager import ModelManager
 from headrace.workers.model_spec import ModelSpec
 
 if TYPE_CHECKING:
+    from headrace.adapt.adapting import Adapting
     from headrace.engine.client import LoadedModel
     from headrace.gateway.response_caching import ResponseCaching
     from headrace.workers.model_entry import ModelEntry
@@ -69,6 +73,7 @@ class Service:
         """Counters of HTTP calls; those of models are in `metrics_of`."""
         self.threads = StoreThreads()
         self.responses = ResponseStore(self.database, self.threads)
+        self.idempotent = IdempotentCalls(IdempotentReplies(self.database), self.threads)
         self._parsers = ThreadPoolExecutor(2, thread_name_prefix="headrace-parse")
         self._searchers = ThreadPoolExecutor(2, thread_name_prefix="headrace-search")
         self.statements = Statements(settings)
@@ -94,6 +99,7 @@ class Service:
         )
         self.gate.starting = models.default.model is None
         inner = self.remote.runner = ModelRunner(local, self.sources, self.model_threads)
+        self.adapting = self._adapting(settings, inner)
         self.guards = GuardHandler(self._answering, read_guards(settings.guards), inner)
         self.moderation = read_moderation(settings.moderation)
         self.handler: Handler = build_chain(self.guards, self.gate)
@@ -114,11 +120,20 @@ class Service:
             is_idle=lambda: not self.local.runs,
         )
 
+    def _adapting(self, settings: Settings, runner: ModelRunner) -> Adapting | None:
+        found = read_adapt(settings.adapt)
+        if not found.enabled:
+            return None
+        module = importlib.import_module("headrace.adapt.adapting")  # only where it is used
+        return module.Adapting(found, settings.store_file, runner)
+
     @property
     def _answering(self) -> Handler:
         """What answers requests: remote models and those of this machine, until the next update."""
         handler = self.remote.handler
-        return handler if self.caching is None else self.caching.remote(handler, self.remote.find)
+        if self.caching is not None:
+            handler = self.caching.remote(handler, self.remote.find)
+        return handler if self.adapting is None else self.adapting.handler(handler)
 
     def _serves(self, name: str) -> bool:
         """Whether a model of this machine, or an alias of one, has that name."""
@@ -156,6 +171,8 @@ class Service:
             return name in known or policy.any_name or policy.load_on_demand(name) is not None
 
         check_served(read_guards(settings.guards), serves, ", ".join(repr(spec.name) for spec in specs))
+        if self.adapting is not None:
+            self.adapting.check(serves)
 
     def serve_remote(self, settings: Settings, entries: Mapping[str, object]) -> None:
         """Serve the remote models among the entries of [models] from now on; UsageError."""

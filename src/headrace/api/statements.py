@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
 from msgspec import Struct
@@ -15,15 +16,47 @@ from headrace.config.datasets import read_datasets, read_sql
 from headrace.config.settings import Settings
 from headrace.data.engine import DataEngine
 from headrace.data.job import SqlAnswer
-from headrace.errors import NotEnabled
+from headrace.errors import NotEnabled, Overloaded
 from headrace.inference.accounts import Account
 from headrace.inference.model_runner import ModelRunner
 from headrace.inference.price_source import RemoteBounds
 from headrace.isolation.child import WorkStop
 from headrace.storage.sql_memo import memo_file
 
-THREADS = 8
+RUNNING = 8
+WAITING = 24
 T = TypeVar("T")
+
+
+class Places:
+    """Statements that run, up to RUNNING at the same time. One that waits for models, which may take an hour,
+    gives up its place meanwhile; up to WAITING may wait, so that there is always a thread for others."""
+
+    def __init__(self) -> None:
+        self._running = threading.BoundedSemaphore(RUNNING)
+        self._waiting = threading.BoundedSemaphore(WAITING)
+
+    @contextmanager
+    def running(self) -> Generator[None]:
+        """A statement runs, once it has a place."""
+        with self._running:
+            yield
+
+    @contextmanager
+    def waiting(self) -> Generator[None]:
+        """Within `running`: it waits for models. Overloaded where too many do."""
+        if not self._waiting.acquire(blocking=False):
+            raise Overloaded(
+                f"{WAITING} statements wait for models already: send it again later", reason="sql"
+            )
+        try:
+            self._running.release()
+            try:
+                yield
+            finally:
+                self._running.acquire()
+        finally:
+            self._waiting.release()
 
 
 class ServedModels(Struct, frozen=True):
@@ -32,7 +65,12 @@ class ServedModels(Struct, frozen=True):
     runner: ModelRunner
     account: Account
     loop: asyncio.AbstractEventLoop
+    places: Places
     remote: RemoteBounds | None = None
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """See `Models.waiting`."""
+        return self.places.waiting()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """See `Models.submit`."""
@@ -46,7 +84,8 @@ class Statements:
     def __init__(self, settings: Settings) -> None:
         """UsageError where settings of data are wrong."""
         self._settings = checked_settings(settings)
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="headrace-sql")
+        self.places = Places()
+        self._threads = ThreadPoolExecutor(RUNNING + WAITING, thread_name_prefix="headrace-sql")
         self._lock = threading.Lock()
         self._engine: DataEngine | None = None
 
@@ -71,11 +110,17 @@ class Statements:
         stop = WorkStop()
         try:
             return await asyncio.get_running_loop().run_in_executor(
-                self._threads, lambda: work(self._made(needs_datasets), stop)
+                self._threads, lambda: self._in_place(work, stop, needs_datasets)
             )
         except asyncio.CancelledError:
             stop.stop()
             raise
+
+    def _in_place(
+        self, work: Callable[[DataEngine, WorkStop], SqlAnswer], stop: WorkStop, needs_datasets: bool
+    ) -> SqlAnswer:
+        with self.places.running():
+            return work(self._made(needs_datasets), stop)
 
     def close(self) -> None:
         """End the engine and what it runs."""

@@ -14,7 +14,7 @@ from headrace.cli.load_progress import loaded
 from headrace.cli.server_call import call_server
 from headrace.cli.terminal import JsonFlag, print_json
 from headrace.config.settings import MODEL_SETTINGS, Settings
-from headrace.telemetry.explain import ExplainNode
+from headrace.telemetry.explain_node import ExplainNode
 
 HELP = """Show where the time of a request went, or would go.
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from msgspec import UNSET
 
-from headrace.telemetry.explain import ExplainNode
+from headrace.telemetry.explain_node import ExplainNode
 
 _BAR = 24  # characters
 

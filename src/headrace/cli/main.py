@@ -39,6 +39,7 @@ COMMANDS = {
     "economics": "Compare machines of your own with an API, at any traffic.",
     "cache": "Show or empty the cache of answers.",
     "route": "Show how requests are routed, and calibrate cascades.",
+    "adapt": "Learn from your traffic what a small model can answer.",
     "providers": "Keep keys of providers, and check that these answer.",
     "list": "List the models on this machine and the remote ones.",
     "show": "Show a model's properties, memory use and speed limits.",

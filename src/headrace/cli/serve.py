@@ -12,7 +12,7 @@ import typer
 from headrace.cli.flags import takes_settings_again
 from headrace.config.providers import key_variables
 from headrace.config.settings import SETTINGS, Settings
-from headrace.workers.spawn import hide, spawn, turns_file
+from headrace.workers.spawn import Spawner, hide, turns_file
 
 HELP = """Serve models over HTTP: OpenAI's API under /v1, Anthropic's and Ollama's beside it; /docs lists all.
 
@@ -47,7 +47,7 @@ def command(
     """Serve; see HELP."""
     settings = read_settings()
     hide(key_variables(settings.providers))
-    first = spawn(turns_file())  # it starts while this process imports the server
+    first = Spawner(turns_file()).spawn()  # it starts while this process imports the server
     gc.disable()  # imported objects stay: collecting them repeatedly takes a fifth of the startup time
     serving = importlib.import_module("headrace.cli.serve_settings")
     gc.freeze()

@@ -8,8 +8,9 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
+from typing import TYPE_CHECKING
 
-from headrace.api.app import create_app
+from headrace.api.app import App, create_app
 from headrace.api.http.middleware import exposed, needs_key
 from headrace.api.http.server import bind, serve
 from headrace.api.service import Service
@@ -17,6 +18,7 @@ from headrace.api.statements import checked_settings
 from headrace.cli.fetching import fetch
 from headrace.cli.greeting import greeting
 from headrace.cli.terminal import note, progress_bar
+from headrace.config.extras import extra_module
 from headrace.config.mcp import read_mcp
 from headrace.config.providers import key_variables
 from headrace.config.settings import Settings
@@ -32,11 +34,14 @@ from headrace.workers.process import WorkerProcess
 from headrace.workers.spawn import Spawned, hide
 from headrace.workers.worker_loader import WorkerLoader
 
+if TYPE_CHECKING:
+    from headrace.flight.server import FlightServer
+
 LOG = logging.getLogger("headrace.cli")
 
 # Settings that a running server cannot change.
 FIXED_SETTINGS = (
-    *("host", "port", "store", "ledger", "node_usd_per_hour"),
+    *("host", "port", "flight_port", "store", "ledger", "node_usd_per_hour"),
     *("log_requests", "log_max_requests", "log_max_bytes", "log_max_days", "log_format"),
 )
 
@@ -50,7 +55,7 @@ def run(
 
     def launch(spec: ModelSpec) -> WorkerLoader:
         if not lookahead_tokens:
-            return WorkerLoader(spec, turns=first.turns)
+            return WorkerLoader(spec, spawner=first.spawner)
         fetch(spec.model, settings)
         return WorkerLoader(spec, lookahead_tokens.pop())
 
@@ -63,17 +68,20 @@ def run(
             app = create_app(table, settings, model_entries())
             service: Service = app.state.service
             host, port = listener.getsockname()[:2]
+            flight = flight_servers(app, settings, host)
             stopped_by = serve(
                 app,
                 settings,
                 listener,
-                on_started=lambda: _greet(table, service.settings, host, port),
+                on_started=lambda: _greet(table, service.settings, host, port, [one.port for one in flight]),
                 progress=_Bar(shown),
                 reload=lambda: _reload(service, names, read_settings, free_bytes),
+                beside=flight,
             )
     finally:
         for process in lookahead_tokens:
             process.close()
+        first.spawner.close()
     if stopped_by == signal.SIGINT:
         sys.exit(130)
 
@@ -132,7 +140,18 @@ def _reload(
     LOG.warning("settings reloaded")
 
 
-def _greet(table: ModelManager, settings: Settings, host: str, port: int) -> None:
+def flight_servers(app: App, settings: Settings, host: str) -> Sequence[FlightServer]:
+    """What serves Flight SQL, where a port for it is set."""
+    if settings.flight_port is None:
+        return ()
+    module = extra_module("flight", "headrace.flight.server", "grpc", "pyarrow", "duckdb")
+    return (module.FlightServer(app, host, settings.flight_port),)
+
+
+def _greet(
+    table: ModelManager, settings: Settings, host: str, port: int, flight_ports: Sequence[int]
+) -> None:
     with suppress(OSError):  # a server needs no terminal
         lines = greeting(table.entries, settings, host, port, needs_key=needs_key(settings))
+        lines[1:1] = [f"  Arrow Flight SQL on port {one}" for one in flight_ports]
         print("\n".join(lines), flush=True)

@@ -16,9 +16,9 @@ from headrace.config.settings import Settings
 from headrace.data.engine import AiWishes, DataEngine
 from headrace.data.guard import MAX_STATEMENT
 from headrace.data.job import CallCost, Format, SqlAnswer
-from headrace.data.local_models import LocalModels
 from headrace.data.task_history import mentions_history
 from headrace.errors import UsageError
+from headrace.inference.local_models import LocalModels
 from headrace.storage.database import Database
 from headrace.storage.request_log import HISTORY_BYTES, LoggedRequest, LogPart, newest_of_log
 

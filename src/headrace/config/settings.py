@@ -167,6 +167,15 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
             shown_default="none",
         ),
     ] = None
+    adapt: Annotated[
+        Mapping[str, object] | None,
+        Setting(
+            help='collect traffic of keys that have agreed, such as {"enabled": true, "keys": ["alice"]}; '
+            "see The adaptive loop",
+            values=OBJECT,
+            shown_default="none",
+        ),
+    ] = None
     datasets: Annotated[
         Mapping[str, object] | None,
         Setting(
@@ -229,6 +238,14 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
         int,
         Setting(help="port the server listens on; 0 picks a free one", values=integer(0, 65535, unit="port")),
     ] = 8080
+    flight_port: Annotated[
+        int | None,
+        Setting(
+            help="port of Arrow Flight SQL, for ADBC and JDBC, with headrace[flight]; 0 picks a free one",
+            values=integer(0, 65535, unit="port"),
+            shown_default="none",
+        ),
+    ] = None
     api_key: Annotated[
         tuple[str, ...],
         Setting(

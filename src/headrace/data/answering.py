@@ -5,7 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import time
 from collections.abc import Coroutine, Generator, Mapping, Sequence
-from contextlib import aclosing, contextmanager
+from contextlib import ExitStack, aclosing, contextmanager
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -123,6 +123,15 @@ class Answering:
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         """Wait for work of the models, as long as the statement may."""
+        with ExitStack() as waiting:
+            try:
+                waiting.enter_context(self._models.waiting())
+            except BaseException:
+                work.close()
+                raise
+            return self._waited(work)
+
+    def _waited(self, work: Coroutine[Any, Any, T]) -> T:
         future = self._models.submit(work)
         began_s = time.monotonic()
         try:

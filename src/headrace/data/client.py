@@ -13,8 +13,8 @@ from headrace.config.settings import default_cache_dir
 from headrace.config.sources import load_settings, read_file
 from headrace.data.engine import AiWishes, DataEngine, Parameter
 from headrace.data.job import CallCost, SqlAnswer
-from headrace.data.local_models import LocalModels
 from headrace.errors import UsageError
+from headrace.inference.local_models import LocalModels
 from headrace.search.client import SearchClient
 from headrace.search.searching import NamedHit
 
@@ -158,7 +158,7 @@ class Data:
         Raises IndexMissing and InvalidRequest.
         """
         if self._search is None:
-            self._search = SearchClient(load_settings())
+            self._search = SearchClient(load_settings(), models=self._models)
         return self._search.search(text, indexes, where=where, limit=limit, rerank=rerank, keywords=keywords)
 
     def datasets(self) -> list[str]:

@@ -29,7 +29,7 @@ from headrace.isolation.child import IsolatedProcess, LimitExceeded, WorkFailed,
 from headrace.isolation.limits import ProcessLimits
 from headrace.storage.request_log import LoggedRequest
 from headrace.storage.sql_memo import SqlMemo, memo_file
-from headrace.telemetry.explain import Stage
+from headrace.telemetry.explain_node import Stage
 
 Parameter = str | int | float | bool | None
 SQL = "sql"
@@ -119,16 +119,19 @@ class DataEngine:
         ruled: bool = True,
         rows: int | None = None,
         explain: bool = False,
+        describe: bool = False,
         stop: WorkStop | None = None,
         models: Models | None = None,
         wishes: AiWishes = NO_WISHES,
         call: CallContext | None = None,
         history: Sequence[LoggedRequest] | None = None,
     ) -> SqlAnswer:
-        """The rows of a SELECT, or its plan with `explain`. `key` is the name of the API key, whose limits
-        and role hold, unless `role` is given; without `ruled` all rows and columns are seen. `rows` lowers
-        the limit of rows, `stop` ends the statement. `models` answer functions such as ai(), within `wishes`.
-        The statement is a stage of `call`. It may read `history` as headrace.task_history.
+        """The rows of a SELECT, or its plan with `explain`, or with `describe` just its columns.
+
+        `key` is the name of the API key, whose limits and role hold, unless `role` is given; without `ruled`
+        all rows and columns are seen. `rows` lowers the limit of rows, `stop` ends the statement. `models`
+        answer functions such as ai(), within `wishes`. The statement is a stage of `call`. It may read
+        `history` as headrace.task_history.
 
         Raises StatementRefused, SqlFailed, SqlLimit, SourceDown or Overloaded.
         """
@@ -152,8 +155,9 @@ class DataEngine:
                 seconds=limits.seconds,
                 memory=limits.memory,
                 explain=explain,
+                describe=describe,
                 models=models is not None,
-                planned=wishes.planned,
+                planned=wishes.planned and not describe,
                 history=None if history is None else tuple(history),
             )
             if models is None:

@@ -7,6 +7,7 @@ of the checked tree, which is parsed and checked again: so nothing that the tree
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache
 from importlib.resources import files
@@ -21,6 +22,9 @@ Node = dict[str, Any]
 Serialize = Callable[[str], str]
 """DuckDB's json_serialize_sql, and json_deserialize_sql the other way round."""
 
+_CHANGES = "Only SELECT"
+"""In what DuckDB says of other statements."""
+_PIVOT = re.compile(r"\bPIVOT\b", re.IGNORECASE)
 MAX_STATEMENT = 1 << 20
 QUERIES = frozenset({"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"})
 RELATIONS = frozenset({"SUBQUERY", "JOIN", "TABLE_FUNCTION", "EMPTY", "EXPRESSION_LIST", "PIVOT"})
@@ -74,6 +78,11 @@ def check(
     used: set[str] = set()
     try:
         first = serialize(sql)
+        if _CHANGES in first and _PIVOT.search(sql):
+            raise StatementRefused(
+                "PIVOT … ON without IN takes its columns from the rows: name them, as in SELECT * FROM orders"
+                " PIVOT (sum(amount) FOR city IN ('Oslo', 'Rome'))"
+            )
         walk_tree(first, datasets, used, more)
         text = deserialize(first)
         walk_tree(serialize(text), datasets, used, more)
@@ -102,7 +111,7 @@ def walk_tree(
 
 def _unparsed(tree: Node) -> StatementRefused:
     message = str(tree.get("error_message", "")).strip() or "it cannot be parsed"
-    if "Only SELECT" in message:
+    if _CHANGES in message:
         return StatementRefused("only SELECT may run: the statement is another kind, or changes something")
     place = str(tree.get("position", ""))
     at = str(int(place) + 1) if place.isdecimal() else place  # as in all messages, from 1

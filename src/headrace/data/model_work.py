@@ -8,7 +8,7 @@ import hashlib
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
-from contextlib import aclosing
+from contextlib import AbstractContextManager, aclosing
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
@@ -53,6 +53,11 @@ class Models(Protocol):
 
     def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Begin work on the models' event loop, from another thread."""
+        ...
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """While the statement's thread waits for such work: others may run meanwhile. Raises Overloaded where
+        too many wait."""
         ...
 
 

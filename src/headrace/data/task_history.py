@@ -11,7 +11,7 @@ from msgspec import UNSET
 from headrace.data.guard import qualified_name
 from headrace.data.source import literal
 from headrace.storage.request_log import LoggedRequest
-from headrace.telemetry.explain import ExplainNode
+from headrace.telemetry.explain_node import ExplainNode
 from headrace.telemetry.otel.names import operation_of
 from headrace.telemetry.task_spans import TaskSpan, task_spans
 

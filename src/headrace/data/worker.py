@@ -7,16 +7,17 @@ kernel ends at its limits of time (on the clock) and memory, whatever the engine
 from __future__ import annotations
 
 import importlib
+import os
 import signal
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import Any
 
 import msgspec
 
-from headrace.data.ai_calls import FoundCall, find_calls, has_calls, put_in_place, sites_of
+from headrace.data.ai_calls import FoundCall, find_calls, has_calls, nodes_of, put_in_place, sites_of
 from headrace.data.ai_values import Answers, register
 from headrace.data.dialect import DuckDialect
 from headrace.data.function_names import FUNCTIONS
@@ -32,8 +33,16 @@ from headrace.isolation.fork_server import Ask, serve
 Connection = Any
 """DuckDB's, which is there only with its extra."""
 
+_ZONED = "TIME WITH TIME ZONE"
 THREADS = 2
 BATCH_ROWS = 8192
+_ARROW = {
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+    "OMP_NUM_THREADS": str(THREADS),
+    "ARROW_IO_THREADS": str(THREADS),
+}
+"""Arrow's own pool takes up to a gigabyte at once, and each of its threads, one for a core, a stack of 8 MB:
+all of it would count as memory of the fork that uses it first."""
 _UNWRITABLE = (ValueError, TypeError, OSError, NotImplementedError)
 """Of Arrow, for values that it or the form of the reply does not know."""
 
@@ -51,6 +60,7 @@ class Worker:
 
     def __init__(self, setup: bytes) -> None:
         self._duckdb = importlib.import_module("duckdb")
+        os.environ.update(_ARROW)
         importlib.import_module("pyarrow")
         self._connection: Connection = self._duckdb.connect(
             config={
@@ -137,16 +147,23 @@ class _Run:
         names = tuple(self._known(views)[name] for name in checked.datasets)
         text, parameters = checked.text, list(job.parameters)
         tree, answers = self._dialect.tree(text), None
+        if job.describe:
+            parameters = [None] * _count_parameters(tree)
         if has_calls(tree):
             with self._phase("plan calls"):
-                answers = self._with_models(tree, self._known(views))
+                answers = self._with_models(tree, self._known(views), parameters)
             text, parameters = self._dialect.text(tree), []
         with self._phase("execute"):
-            columns, output = self._executed(f"EXPLAIN {text}" if job.explain else text, parameters)
+            columns, output = self._executed(self._to_run(text), parameters)
         if answers is not None and answers.has_guessed and output.rows < self._most_rows(tree):
             answers.assume_nothing()
             columns, output = self._executed(text, parameters)
         return SqlAnswer(columns, output.rows, output.close(), names, phases=tuple(self._phases))
+
+    def _to_run(self, text: str) -> str:
+        if self._job.describe:
+            return f"SELECT * FROM (\n{text}\n) AS q LIMIT 0"
+        return f"EXPLAIN {text}" if self._job.explain else text
 
     def _known(self, views: dict[str, View]) -> dict[str, str]:
         """The names that a statement may read."""
@@ -160,13 +177,19 @@ class _Run:
         self._phases.append(Phase(name, start_s, time.monotonic()))
 
     def _executed(self, text: str, parameters: list[Any]) -> tuple[tuple[Column, ...], Output]:
-        self._connection.execute(text, parameters or None)
-        columns = tuple(Column(str(one[0]), str(one[1])) for one in self._connection.description)
+        columns = self._ran(text, parameters)
+        if any(column.type == _ZONED for column in columns):
+            columns = self._ran(_zones_as_text(text, columns), parameters)
         reader = self._connection.to_arrow_reader(BATCH_ROWS)
         output = Output(self._job.format, reader.schema, self._job.rows, self._job.bytes)
         for batch in reader:
             output.add(batch)
         return columns, output
+
+    def _ran(self, text: str, parameters: list[Any]) -> tuple[Column, ...]:
+        """Run a statement; its columns."""
+        self._connection.execute(text, parameters or None)
+        return tuple(Column(str(one[0]), str(one[1])) for one in self._connection.description)
 
     def _most_rows(self, tree: Node) -> int:
         """The LIMIT of a statement."""
@@ -175,16 +198,16 @@ class _Run:
             int(one["limit"]["value"]["value"]) for one in modifiers if one["type"] == "LIMIT_MODIFIER"
         )
 
-    def _with_models(self, tree: Node, datasets: dict[str, str]) -> Answers:
+    def _with_models(self, tree: Node, datasets: dict[str, str], parameters: list[Any]) -> Answers:
         """Put functions of this connection in the place of those that models answer, and look ahead."""
         if self._ask is None or not self._job.models:
             raise StatementRefused("functions that models answer may not be used: no model is served here")
-        calls = find_calls(tree, self._dialect, self._job.parameters)
+        calls = find_calls(tree, self._dialect, parameters)
         answers = Answers(self._ask)
         sites = sites_of(calls, self._evaluated, self._aggregates)
         put_in_place(calls, answers.declare(sites), self._dialect)
         walk_tree(self._serialize(self._dialect.text(tree)), datasets, set(), {call.name for call in calls})
-        register(self._connection, calls, None if self._job.explain else answers)
+        register(self._connection, calls, None if self._job.explain or self._job.describe else answers)
         if self._job.planned:
             look_ahead(self._connection, self._planned(tree, calls), calls, answers, (self._error,))
         return answers
@@ -230,6 +253,21 @@ class _Run:
             self._connection.execute(f"SET {setting} = [{', '.join(map(literal, values))}]")
         self._connection.execute("SET enable_external_access = false")
         self._connection.execute("SET lock_configuration = true")
+
+
+def _zones_as_text(text: str, columns: Sequence[Column]) -> str:
+    """The statement with times of day as texts where they have an offset, which Arrow's type has not."""
+    shown = ", ".join(
+        (f"CAST(#{number} AS VARCHAR)" if column.type == _ZONED else f"#{number}")
+        + f" AS {quoted(column.name)}"
+        for number, column in enumerate(columns, 1)
+    )
+    return f"SELECT {shown} FROM (\n{text}\n) AS q"
+
+
+def _count_parameters(tree: Node) -> int:
+    numbers = [str(node.get("identifier", "")) for node in nodes_of(tree) if node.get("class") == "PARAMETER"]
+    return max((int(one) for one in numbers if one.isdecimal() and len(one) < 5), default=0)
 
 
 def open_view(connection: Connection, view: View) -> None:

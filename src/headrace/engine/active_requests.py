@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence as PySequence
 
-from headrace.engine.request import EngineEvent, RequestFailed
+from msgspec.structs import replace
+
+from headrace.engine.pacing import Pacing
+from headrace.engine.request import EngineEvent, RequestFailed, RequestFinished, Usage
 from headrace.engine.request_queue import RequestQueue, send
 from headrace.engine.request_state import ChoiceState, RequestState
 from headrace.engine.scheduler.batch_builder import BatchBuilder
 from headrace.engine.scheduler.scheduler import Scheduler
 from headrace.engine.scheduler.sequence import Sequence
 from headrace.engine.speculative.controller import SpeculationController
+from headrace.engine.step_share import TokenCosts
 from headrace.errors import HeadraceError
 
 
@@ -24,13 +28,14 @@ class ActiveRequests:
         scheduler: Scheduler,
         builder: BatchBuilder,
         speculation: SpeculationController | None,
+        pacing: Pacing,
     ) -> None:
         self.choices: dict[int, ChoiceState] = {}
         """By sequence id."""
         self.groups: dict[int, RequestState] = {}
         """By sequence id: the requests that have groups of sequences instead of choices."""
         self._queue, self._scheduler = queue, scheduler
-        self._builder, self._speculation = builder, speculation
+        self._builder, self._speculation, self._pacing = builder, speculation, pacing
 
     def find(self, request_id: str) -> RequestState | None:
         """The request, None where it has ended."""
@@ -79,7 +84,17 @@ class ActiveRequests:
         for sequence in state.group.sequences if state.group is not None else ():
             self.end_sequence(sequence)
         self._queue.end(state)
+        last = events[-1]
+        if isinstance(last, RequestFinished):
+            events[-1] = replace(last, costs=self._costs(last.usage))
         send(state, events)
+
+    def _costs(self, usage: Usage) -> TokenCosts:
+        """What tokens like those of a request cost now."""
+        times, known = self._pacing.times, None if self._speculation is None else self._speculation.costs
+        row_s = times.row_seconds(usage.prompt_tokens) if times.any_known else 0.0
+        plain_s = known.seconds(1) + known.plain_loop_s if known is not None and known.known else 0.0
+        return TokenCosts(row_s, plain_s)
 
     def fail(self, state: RequestState, error: HeadraceError) -> None:
         """End the request with an error."""

@@ -26,6 +26,7 @@ class EngineLimits(Struct, frozen=True, kw_only=True):
 
     `embedding_size` is how many numbers a row of output has: the vector of a text or of a token, or the
     scores of a head; 0 where the model generates text instead.
+    `may_speculate` says that speculation is off and could be on.
     `model_context_length` is the longest that the model could be loaded with, 0 if unknown. `pace` bounds
     steps.
     """
@@ -37,6 +38,7 @@ class EngineLimits(Struct, frozen=True, kw_only=True):
     embedding_size: int = 0
     vector_of_each_token: bool = False
     model_context_length: int = 0
+    may_speculate: bool = False
     pace: PaceOptions = PaceOptions()
 
     @property

@@ -70,7 +70,7 @@ class Engine:
         self._multi_step = MultiStep(executor, sampler)
         self._builder = RequestBuilder(tokenizer, sampler.vocabulary, self._constraints, self._max_length)
         self._queue: RequestQueue[RequestState] = RequestQueue(limits, self._multi_step.interrupt)
-        self._active = ActiveRequests(self._queue, self._scheduler, self._batches, speculation)
+        self._active = ActiveRequests(self._queue, self._scheduler, self._batches, speculation, self._pacing)
         self._admission = Admission(
             *(self._queue, self._active, self._scheduler, clock, self._pacing),
             StepPredictor(self._scheduler, self._pacing, self._calls, self._capacity.max_tokens),

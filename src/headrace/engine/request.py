@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from headrace.engine.scaling.options import Scaling
-from headrace.engine.step_share import StepShare
+from headrace.engine.step_share import StepShare, TokenCosts
 from headrace.errors import HeadraceError
 from headrace.grammar.constraint import Constraint
 from headrace.ops.value import Array
@@ -175,12 +175,14 @@ class Timing(Struct, frozen=True):
 
 
 class RequestFinished(Struct, frozen=True):
-    """Terminal: every choice has ended. `trace` are the steps that the request took part in."""
+    """Terminal: every choice has ended. `trace` are the steps that the request took part in, `costs` what
+    others would have cost."""
 
     usage: Usage
     timing: Timing
     seed: int
     trace: tuple[StepShare, ...] = ()
+    costs: TokenCosts = TokenCosts()
 
 
 class RequestFailed(Struct, frozen=True):

@@ -9,6 +9,23 @@ from msgspec import Struct
 ShareKind = Literal["prefill", "decode", "encode"]
 
 
+class TokenCosts(Struct, frozen=True):
+    """What the last steps say that tokens cost: `row_s` is what one more token adds to a step, `plain_s` a
+    step of one sequence without drafts, with the loop around it. Seconds; 0 where nothing is known."""
+
+    row_s: float = 0.0
+    plain_s: float = 0.0
+
+
+class LookupReplay(Struct, frozen=True):
+    """What speculation by lookup would have brought to an answer of `tokens`: `accepted` ones of those that
+    were `drafted` would have been right, and each saves a step."""
+
+    tokens: int
+    drafted: int
+    accepted: int
+
+
 class StepShare(Struct, frozen=True):
     """Steps that a request took part in: one with `tokens` of its prompt or input ("prefill", "encode"), or
     all that generate between two such ("decode").

@@ -69,6 +69,12 @@ class StepTimes:
         a, b, c, d = self._coefficients()
         return a + b * work.prefill + c * work.rows + d * work.pairs
 
+    def row_seconds(self, context: float) -> float:
+        """What one more token adds to a step, which attends to so many others. Among many rows tokens of
+        prompts and of answers cost alike: where steps of several rows were not seen, prompts say it."""
+        _, b, c, d = self._coefficients()
+        return max(b, c) + d * context
+
     def prefill_tokens(self, limit_s: float, rest: StepWork, start: int, most: int) -> int:
         """How many tokens of a prompt, from its token `start` on and at most `most`, a step has time for that
         computes the `rest` too."""

@@ -22,7 +22,7 @@ from headrace.providers.failure import AttemptFailed, Failure
 from headrace.providers.remote_attempt import RemoteAttempt, prompt_tokens
 from headrace.providers.remote_embedding import RemoteEmbedding
 from headrace.providers.usage import ReportedUsage
-from headrace.telemetry.explain import Stage
+from headrace.telemetry.explain_node import Stage
 from headrace.telemetry.trace_context import child_of
 
 ATTEMPT = "attempt"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from headrace.inference.accounts import Account
 from headrace.inference.events import GuardVerdict, ParameterWarning
-from headrace.telemetry.explain import EngineTrace, Stage
+from headrace.telemetry.explain_node import EngineTrace, Stage
 from headrace.telemetry.trace_context import TraceContext, child_of, new_trace
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from headrace.inference.events import (
 )
 from headrace.inference.explanation import explanation
 from headrace.inference.result import ChoiceResult, PromptResult, ResultCollector
-from headrace.telemetry.explain import ExplainNode
+from headrace.telemetry.explain_node import ExplainNode
 
 
 class Choice(Struct, frozen=True):

@@ -20,14 +20,15 @@ from headrace.engine.request import (
     RequestHandle,
     Timing,
 )
+from headrace.engine.speculative.lookup_replay import replay_lookup
 from headrace.errors import HeadraceError, Overloaded
 from headrace.inference.call_context import CallContext
 from headrace.inference.event_bridge import EventBridge
-from headrace.telemetry.explain import EngineTrace
+from headrace.telemetry.explain_node import EngineTrace
 from headrace.telemetry.request_metrics import ModelMetrics, RequestMetrics
 
 if TYPE_CHECKING:
-    from headrace.engine.client import EngineClient
+    from headrace.engine.client import EngineClient, MemoryPlan
 
 PAUSE_BYTES = 64 * 1024
 LIMIT_BYTES = 128 * 1024
@@ -54,7 +55,7 @@ class EngineRun:
     """Submits engine requests and hands out their events, each with the index of its request.
 
     Lives on the event loop. `finished` resolves when every request has had its terminal event, whatever the
-    consumer does; until then their tokens count.
+    consumer does; until then their tokens count. `plan` is that of the model, for who asks to be explained.
     """
 
     def __init__(
@@ -64,7 +65,9 @@ class EngineRun:
         metrics: ModelMetrics,
         call: CallContext,
         requests: int,
+        plan: MemoryPlan | None = None,
     ) -> None:
+        self._plan, self._answers = plan, list[tuple[EngineRequest, list[int]]]()
         self._engine, self._bridge, self._call, self._metrics = engine, bridge, call, metrics
         self._handles: list[RequestHandle] = []
         self._meters: list[RequestMetrics] = []
@@ -114,6 +117,8 @@ class EngineRun:
 
     def _new_meters(self, requests: Sequence[EngineRequest]) -> list[RequestMetrics]:
         call = self._call
+        if call.explain and self._engine.limits.may_speculate:
+            self._answers = [(one, list[int]()) for one in requests]
         return [RequestMetrics(self._metrics, call.arrival_s, call.recorded_trace) for _ in requests]
 
     def _sink(self, index: int) -> EventCallback:
@@ -175,6 +180,9 @@ class EngineRun:
         if self._call.first_token_s is None:
             self._call.first_token_s = now_s - self._call.arrival_s
         self._meters[index].take(events, now_s)
+        if self._answers:
+            _, answer = self._answers[index]
+            answer += [t for one in events if isinstance(one, Delta) and one.choice == 0 for t in one.tokens]
         last = events[-1]
         # A failure is raised by `next`. Handed out as a batch, it would look as if the request had begun.
         found = events[:-1] if isinstance(last, RequestFailed) else events
@@ -183,10 +191,10 @@ class EngineRun:
                 self._bound(sum(map(_size, found)))
             self._waiting.append((index, found))
         if not isinstance(last, Delta):
-            self._note_end(last, events, now_s)
+            self._note_end(index, last, events, now_s)
         self._notify()
 
-    def _note_end(self, last: EngineEvent, events: list[EngineEvent], now_s: float) -> None:
+    def _note_end(self, index: int, last: EngineEvent, events: list[EngineEvent], now_s: float) -> None:
         """Note what a request had, if `last` is its last event."""
         if isinstance(last, RequestFailed):
             self.fail(last.error)
@@ -195,17 +203,25 @@ class EngineRun:
             self._call.usages.append(last.usage)
             self._call.finish_reasons += [one.reason for one in events if isinstance(one, ChoiceFinished)]
             if self._call.explain or len(self._call.traces) < MAX_TRACES:
-                self._trace(last, now_s)
+                self._trace(index, last, now_s)
             if last.timing.late_s:
                 self._warn_late(last.timing)
             self._ended(1)
 
-    def _trace(self, last: RequestFinished, now_s: float) -> None:
+    def _trace(self, index: int, last: RequestFinished, now_s: float) -> None:
         arrival_s = self._call.arrival_s
         # What waits for its grammar is submitted by another thread, before this one hears of it.
         submitted_s = min(self._submitted_s or now_s, now_s - last.timing.total_s)
         found = submitted_s - arrival_s, now_s - arrival_s
-        self._call.traces.append(EngineTrace(*found, last.usage, last.timing, last.trace))
+        known = last.usage, last.timing, last.trace, last.costs
+        facts = ("", 0, 0)
+        if (plan := self._plan) is not None:
+            facts = plan.weight_format, plan.weight_bytes_per_token, plan.step_rows
+        replay = None
+        if self._answers:
+            request, answer = self._answers[index]
+            replay = replay_lookup(request.prompt, answer)
+        self._call.traces.append(EngineTrace(*found, *known, *facts, replay))
 
     def _warn_late(self, timing: Timing) -> None:
         self._call.warn(

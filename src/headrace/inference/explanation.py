@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from headrace.inference.call_context import CallContext
 from headrace.inference.local_handler import LocalHandler
 from headrace.inference.requests import InferenceRequest
-from headrace.telemetry.explain import ExplainNode, explain, predict
+from headrace.telemetry.explain import explain, predict
+from headrace.telemetry.explain_node import ExplainNode
 
 if TYPE_CHECKING:
     from headrace.engine.client import LoadedModel

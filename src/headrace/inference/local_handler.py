@@ -200,7 +200,7 @@ class LocalHandler:
 
     async def _submitted(self, prepared: PreparedRequest, model: LoadedModel, call: CallContext) -> EngineRun:
         engine, metrics = model.engine, self._models.metrics(model)
-        run = EngineRun(engine, self._event_bridge(), metrics, call, len(prepared.requests))
+        run = EngineRun(engine, self._event_bridge(), metrics, call, len(prepared.requests), plan=model.plan)
         tokens = sum(len(one.prompt) for one in prepared.requests)
         self.runs[run] = tokens
         self.queued_tokens += tokens

@@ -45,7 +45,7 @@ def can_do(tasks: Iterable[TaskName]) -> str:
 def check_tasks(model: LoadedModel, *tasks: TaskName) -> None:
     """InvalidRequest where the model can do none of `tasks`."""
     if not set(tasks) & set(model.tasks):
-        zero_shot = tasks[0] == "classify" and {"embed", "generate"} & set(model.tasks)
+        zero_shot = tasks[0] == "classify" and {"zero_shot", "embed", "generate"} & set(model.tasks)
         raise InvalidRequest(
             f"{model.name} cannot {TASK_WORDS[tasks[0]]}, it can {can_do(model.tasks)}: name a model that"
             f" can{', or give labels of your own' if zero_shot else ''}",

@@ -29,6 +29,7 @@ from headrace.weights.gguf.families import by_model_type
 from headrace.weights.gguf.rope_keys import ATTENTION_FACTOR, ROPE_FACTORS, long_rope_factors, rope_table
 from headrace.weights.gguf.tokenizer_export import tokenizer_keys
 from headrace.weights.gguf.writer import write_gguf
+from headrace.weights.gliner2_head import is_gliner2
 from headrace.weights.gliner_head import is_gliner
 from headrace.weights.head import read_head
 from headrace.weights.input_rules import COLBERT
@@ -106,7 +107,7 @@ class Export(Struct, frozen=True, kw_only=True):
     def to_folder(self, out: Path, progress: Progress) -> list[ClassReport]:
         """Writes a temporary folder next to `out`, then renames it; nothing is left where that fails."""
         converter, model = Converter(self.threads), self._model()
-        if is_gliner(self.path):
+        if is_gliner(self.path) or is_gliner2(self.path):
             raise UnsupportedModel(
                 f"{self.path.name} is a GLiNER checkpoint with its head among the weights, which is not"
                 " written in other types: choose the type when it is loaded (quantization)"

@@ -90,6 +90,7 @@ def _engine(
         max_num_seqs=options.max_num_seqs,
         embedding_size=0 if pooling is None else int(prepared.program.output.shape[1]),
         model_context_length=config.context,
+        may_speculate=options.speculative == "off" and not prepared.plan.state_bytes and pooling is None,
         vector_of_each_token=pooling == "none",
         pace=pace_of(options),
     )

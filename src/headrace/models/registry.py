@@ -114,7 +114,7 @@ def find_model(
             f"model_type '{model_type:.60}' is not supported as an encoder ({asked}); those "
             f"that are: {', '.join(encoder_types())}"
         )
-    if head is None or head.kind == "spans":
+    if head is None or head.kind in ("spans", "schema"):
         check_architecture(config, encodes=encodes)
     if not encodes:
         return Model(model_type, module.read_config(config), module)

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from headrace.config.settings import Settings
-from headrace.inference.call_context import CallContext
 from headrace.inference.keywords import new_call
-from headrace.inference.local_handler import LocalHandler
-from headrace.inference.loop_thread import LoopThread
-from headrace.inference.model_runner import ModelRunner
-from headrace.inference.model_source import ModelThreads, OneModel
-from headrace.loading.loader import load_model
+from headrace.inference.local_models import LocalModels
 from headrace.loading.options import engine_options
 from headrace.search.embedding import CHUNK_TOKENS, IndexModel
 from headrace.search.index import IndexMeta, Mode
@@ -25,11 +18,6 @@ from headrace.search.local_index import LocalIndex
 from headrace.search.readers.document_reader import DocumentReader
 from headrace.search.searching import NamedHit, SearchRequest, search
 from headrace.search.where import Value, read_where
-from headrace.telemetry.request_metrics import ModelMetrics
-from headrace.weights.head import TaskName
-
-if TYPE_CHECKING:
-    from headrace.engine.client import LoadedModel
 
 EMBEDDER = "embed"
 """The shipped model, which indexes are made by unless another is named."""
@@ -39,14 +27,23 @@ Loading = Callable[[str], None]
 class SearchClient:
     """Loads a model with its first use, and keeps it until `close`."""
 
-    def __init__(self, settings: Settings, loading: Loading = lambda name: None) -> None:
-        """`loading` is called with the name of a model before it is loaded."""
+    def __init__(
+        self,
+        settings: Settings,
+        loading: Loading = lambda name: None,
+        *,
+        models: LocalModels | None = None,
+    ) -> None:
+        """`loading` is called with the name of a model before it is loaded. Given `models` stay the caller's
+        to close."""
         self.indexes = indexes_of(settings)
-        self._loop = LoopThread()
-        self._models = _ModelsHere(settings, loading)
-        self._threads = ModelThreads(1)
-        self._handler = LocalHandler(self._models, self._threads)
-        self._runner = ModelRunner(self._handler, self._models, self._threads)
+        self._own = models is None
+        self._models = models or LocalModels(
+            default=EMBEDDER,
+            options=engine_options(settings),
+            loading=lambda name: loading(name or EMBEDDER),
+        )
+        self._runner = self._models.runner
 
     def search(
         self,
@@ -73,7 +70,7 @@ class SearchClient:
             rerank=rerank,
         )
         found = self.indexes.find_all(names)
-        return self._loop.run(search(found, request, self._runner, new_call()))
+        return self._models.run(search(found, request, self._runner, new_call()))
 
     def ingest(
         self,
@@ -93,7 +90,9 @@ class SearchClient:
         reader = DocumentReader()
         try:
             known = list(index.digests())
-            report = self._loop.run(ingest_files(ingestion, files, reader, known, attributes or {}, progress))
+            report = self._models.run(
+                ingest_files(ingestion, files, reader, known, attributes or {}, progress)
+            )
         finally:
             reader.close()
         index.maintain()
@@ -102,17 +101,15 @@ class SearchClient:
     def nearest(self, text: str, others: Sequence[str], name: str = EMBEDDER) -> list[int]:
         """The places of texts, those nearest to `text` first, by the vectors of the model of that name."""
         call, model = new_call(), IndexModel(self._runner, name)
-        [query] = self._loop.run(model.vectors([text], call, "query", ["the text"]))
+        [query] = self._models.run(model.vectors([text], call, "query", ["the text"]))
         names = [f"text {place}" for place in range(len(others))]
-        vectors = self._loop.run(model.vectors(others, call, "document", names))
+        vectors = self._models.run(model.vectors(others, call, "document", names))
         return [int(place) for place in np.argsort(-(vectors @ query), kind="stable")] if others else []
 
     def close(self) -> None:
-        """Unload the models."""
-        self._handler.close()
-        self._models.close()
-        self._loop.close()
-        self._threads.close()
+        """Unload the models that were loaded for this."""
+        if self._own:
+            self._models.close()
 
     def _index(self, name: str, model: str | None, chunk_tokens: int | None) -> LocalIndex:
         there = name in self.indexes.names()
@@ -128,39 +125,3 @@ class SearchClient:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-class _ModelsHere:
-    """A `ModelSource` that loads models by their names and keeps them."""
-
-    def __init__(self, settings: Settings, loading: Loading) -> None:
-        self._settings, self._loading = settings, loading
-        self._loaded: dict[str, OneModel] = {}
-        self._lock = asyncio.Lock()
-
-    async def acquire(
-        self, name: str | None, keep_alive_s: float | None, call: CallContext
-    ) -> tuple[LoadedModel, Callable[[], None]]:
-        name = name or EMBEDDER
-        async with self._lock:
-            if name not in self._loaded:
-                self._loaded[name] = OneModel(await asyncio.to_thread(self._load, name))
-        return await self._loaded[name].acquire(name, keep_alive_s, call)
-
-    def metrics(self, model: LoadedModel) -> ModelMetrics:
-        return next(one for one in self._loaded.values() if one.model is model).metrics(model)
-
-    def encoders(self) -> str:
-        return "name one that does"
-
-    def able(self, *tasks: TaskName) -> str | None:
-        return next((name for name, one in self._loaded.items() if one.able(*tasks)), None)
-
-    def close(self) -> None:
-        for one in self._loaded.values():
-            one.model.close()
-        self._loaded.clear()
-
-    def _load(self, name: str) -> LoadedModel:
-        self._loading(name)
-        return load_model(name, engine_options(self._settings))

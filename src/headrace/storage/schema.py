@@ -286,4 +286,13 @@ MIGRATIONS: Mapping[str, Sequence[str]] = {
             PRIMARY KEY (run_id, name)
         ) WITHOUT ROWID""",
     ),
+    "idempotent_replies": (
+        """CREATE TABLE idempotent_replies (
+            place BLOB PRIMARY KEY,
+            created_s REAL NOT NULL,
+            size_bytes INTEGER NOT NULL,
+            reply BLOB NOT NULL
+        )""",
+        "CREATE INDEX idempotent_replies_by_time ON idempotent_replies (created_s, size_bytes)",
+    ),
 }

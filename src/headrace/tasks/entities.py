@@ -18,6 +18,7 @@ from headrace.inference.requests import EmbeddingRequest
 from headrace.ops.value import Array
 from headrace.tasks.entity_finders.finder import Finder, Frame, Units
 from headrace.tasks.entity_finders.gliner import GlinerFinder
+from headrace.tasks.entity_finders.gliner2 import Gliner2Finder
 from headrace.tasks.entity_finders.search import EntityKeywords, Search
 from headrace.tasks.entity_finders.spans import Candidates, Span, choose_spans, joined
 from headrace.tasks.entity_finders.tagger import TaggerFinder, without_blanks
@@ -26,6 +27,7 @@ from headrace.tasks.entity_windows import LongTexts, TextLimits, pieces
 from headrace.tasks.task_limits import WindowBudget, check_labels, check_texts
 from headrace.tasks.token_labels import TokenEntity
 from headrace.tokenization.tokenizer import Tokenizer
+from headrace.weights.gliner2_head import is_gliner2
 from headrace.weights.gliner_head import is_gliner
 
 if TYPE_CHECKING:
@@ -140,8 +142,11 @@ def finder_of(model: LoadedModel) -> Finder:
 
 
 def _new_finder(model: LoadedModel) -> Finder:
+    size = model.engine.limits.embedding_size
     if is_gliner(model.folder):
-        return GlinerFinder(model.folder, model.engine.limits.embedding_size)
+        return GlinerFinder(model.folder, size)
+    if is_gliner2(model.folder):
+        return Gliner2Finder(model.folder, size)
     return TaggerFinder(model.folder)
 
 

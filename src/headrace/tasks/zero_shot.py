@@ -1,5 +1,5 @@
-"""Labels that no model was trained for: by a model of entailment (Yin et al. 2019), by the vectors of an
-embedder, or by a decoder."""
+"""Labels that no model was trained for: by a model of entailment (Yin et al. 2019) or one that reads them all
+with the text (GLiNER 2), by the vectors of an embedder, or by a decoder."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from headrace.inference.requests import EmbeddingRequest, TextPair, Truncation
 from headrace.tasks.choose import choose_each
 from headrace.tasks.classify import classify
 from headrace.tasks.label_scores import Classification, activated, best_label
+from headrace.tasks.schema_classify import schema_classify
 from headrace.tasks.task_limits import check_label_characters, check_labels, check_texts
 from headrace.weights.head import is_entailment
 
@@ -56,8 +57,14 @@ async def zero_shot(
     _check_pairs(len(texts), len(labels), MAX_PAIRS)
     written = [hypothesis_template.replace("{}", label) for label in labels]
     name = name or runner.able("zero_shot") or runner.able("embed") or runner.able("generate")
-    async with runner.lease(name, call, "classify", "embed", "generate") as model:
+    async with runner.lease(name, call, "classify", "zero_shot", "embed", "generate") as model:
         name = model.name  # the one that was found, where none was named
+        if "zero_shot" in model.tasks and "entities" in model.tasks:
+            if hypothesis_template != TEMPLATE:
+                call.warn("hypothesis_template", f"{name} reads the labels as they are")
+            return await schema_classify(
+                runner, model, texts, tuple(labels), call, multi_label=multi_label, truncate=truncate
+            )
         if model.head is not None and "classify" in model.tasks:
             _check_pairs(len(texts), len(labels), MAX_JUDGED_PAIRS)
             entails = entailment_index(model.head.labels, name)

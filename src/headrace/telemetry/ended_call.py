@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
-from headrace.telemetry.explain import EngineTrace, Stage
+from headrace.telemetry.explain_node import EngineTrace, Stage
 from headrace.telemetry.trace_context import TraceContext
 
 if TYPE_CHECKING:

@@ -5,65 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from msgspec import UNSET, Struct, UnsetType, field
+from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from headrace.engine.request import Timing, Usage
-from headrace.engine.step_share import StepShare
 from headrace.telemetry.advice import advice
+from headrace.telemetry.engine_nodes import add_gap, engine_nodes
+from headrace.telemetry.explain_node import OTHER, PARALLEL, EngineTrace, ExplainNode, Stage
 
-MIN_SHOWN_S = 5e-5
-"""Waiting that is shorter has no node of its own."""
 LATE_S = 0.005
 """Parts that overlap by less follow each other, and one was noted late; others lie beside one another."""
-OTHER, PARALLEL, TURN = "other", "in parallel", "wait for a turn"
-"""Nodes that are no part of the work."""
-
-
-class ExplainNode(Struct, frozen=True):
-    """One part of a request. `predicted_s` is left out where nothing was predicted; `measured_s` is 0 where
-    nothing was computed. What the `children` of a node take follows each other, and with "other" sums to the
-    node's time, unless its detail says "concurrent". `start_s` counts from the request's arrival, `error` is
-    the code of what the part ended with, `span_id` what others were told that it is."""
-
-    name: str
-    measured_s: float
-    predicted_s: float | UnsetType = UNSET
-    detail: Mapping[str, Any] | UnsetType = UNSET
-    children: tuple[ExplainNode, ...] | UnsetType = UNSET
-    start_s: float | UnsetType = UNSET
-    error: str | UnsetType = UNSET
-    span_id: str | UnsetType = UNSET
-
-
-class Stage(Struct, frozen=True):
-    """What the server did for a request, outside the engine. Seconds since the request's arrival. It holds
-    the stages of its call that lie within its time, unless it `is_whole`: then it was a call of its own,
-    whose `stages` and `traces` count from `offset_s`. `content` is what went in and came out, which nobody
-    sees unless the operator wants it."""
-
-    name: str
-    start_s: float
-    end_s: float
-    detail: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    stages: Sequence[Stage] = ()
-    traces: Sequence[EngineTrace] = ()
-    offset_s: float = 0.0
-    is_whole: bool = False
-    span_id: str = ""
-    error: str = ""
-    content: tuple[str, str] = ("", "")
-
-
-class EngineTrace(Struct, frozen=True):
-    """What an engine did for one prompt or input, which was submitted `submitted_s` after the arrival of the
-    request and whose end was heard of at `ended_s`."""
-
-    submitted_s: float
-    ended_s: float
-    usage: Usage
-    timing: Timing
-    shares: tuple[StepShare, ...]
 
 
 def explain(
@@ -75,7 +25,7 @@ def explain(
     detail: dict[str, Any] = {}
     if traces:
         longest = max(traces, key=lambda one: one.timing.total_s)
-        if found := advice(longest.usage, longest.shares):
+        if found := advice(longest):
             detail["advice"] = found
     root = _Span("request", 0.0, total_s, detail, _spans(stages, traces, 0.0, content))
     return replace(_tree(root, root.inner), start_s=UNSET)
@@ -88,8 +38,8 @@ def predict(
     have what was predicted."""
     spans = _spans(stages, (), 0.0, content=False)
     done = _tree(_Span("request", 0.0, max([total_s, *(one.end_s for one in stages)]), {}, spans), spans)
-    parts = tuple(one for one in (done.children or ()) if one.name != "other")
-    children = _engine(traces, 0.0, is_predicted=True)
+    parts = tuple(one for one in (done.children or ()) if one.name != OTHER)
+    children = engine_nodes(traces, 0.0, is_predicted=True)
     seconds = sum(one.predicted_s or 0.0 for one in children)
     engine = ExplainNode("engine", 0.0, seconds or UNSET, detail or UNSET, children or UNSET)
     whole = sum(one.measured_s for one in parts) + seconds
@@ -125,7 +75,7 @@ def _spans(
             "prompt_tokens": sum(one.usage.prompt_tokens for one in group),
             "output_tokens": sum(one.usage.completion_tokens for one in group),
         }
-        children = _engine(group, offset_s)
+        children = engine_nodes(group, offset_s)
         found.append(_Span("engine", start_s, end_s, detail, children=children, is_whole=True))
     return found
 
@@ -164,7 +114,7 @@ def _tree(span: _Span, spans: Sequence[_Span]) -> ExplainNode:
     at_s = span.start_s
     for group in _in_a_row(_outer(spans)):
         first_s, last_s = group[0][0].start_s, max(one.end_s for one, _ in group)
-        _gap(children, first_s - at_s, at_s)
+        add_gap(children, first_s - at_s, at_s)
         nodes = [_tree(one, held) for one, held in group]
         if len(nodes) > 1:
             beside = tuple(replace(one, detail=_concurrent(one)) for one in nodes)
@@ -172,7 +122,7 @@ def _tree(span: _Span, spans: Sequence[_Span]) -> ExplainNode:
         children += nodes
         at_s = max(at_s, last_s)
     if children:
-        _gap(children, span.end_s - at_s, at_s)
+        add_gap(children, span.end_s - at_s, at_s)
     return _node(span, children)
 
 
@@ -217,71 +167,3 @@ def _node(span: _Span, children: Sequence[ExplainNode]) -> ExplainNode:
         error=span.error or UNSET,
         span_id=span.span_id or UNSET,
     )
-
-
-def _gap(children: list[ExplainNode], seconds: float, start_s: float) -> None:
-    if seconds >= MIN_SHOWN_S:
-        children.append(ExplainNode(OTHER, seconds, start_s=start_s))
-
-
-def _engine(
-    traces: Sequence[EngineTrace], offset_s: float, *, is_predicted: bool = False
-) -> tuple[ExplainNode, ...]:
-    parts = _predicted_parts if is_predicted else _of_prompt
-    if len(traces) == 1:
-        return tuple(parts(traces[0], offset_s))
-    return tuple(
-        ExplainNode(
-            f"prompt {index}",
-            0.0 if is_predicted else one.timing.total_s,
-            one.timing.total_s or UNSET if is_predicted else UNSET,
-            detail={"concurrent": True, "start_s": offset_s + one.submitted_s},
-            children=tuple(parts(one, offset_s)),
-            start_s=UNSET if is_predicted else offset_s + one.submitted_s,
-        )
-        for index, one in enumerate(traces)
-    )
-
-
-def _predicted_parts(trace: EngineTrace, offset_s: float) -> list[ExplainNode]:
-    found, chunk = [ExplainNode("queue", 0.0, trace.timing.queue_s)], 0
-    for share in trace.shares:
-        chunk += share.kind != "decode"
-        found.append(replace(_of_share(share, trace.usage, chunk, 0.0), measured_s=0.0, start_s=UNSET))
-    return found
-
-
-def _of_prompt(trace: EngineTrace, offset_s: float) -> list[ExplainNode]:
-    """Queue, steps, the waiting between them, and what lies between the engine and the reply."""
-    timing, usage, from_s = trace.timing, trace.usage, offset_s + trace.submitted_s
-    found = [ExplainNode("queue", timing.queue_s, start_s=from_s)]
-    at_s, chunk = timing.queue_s, 0
-    for share in trace.shares:
-        waited_s = share.start_s - at_s
-        if waited_s >= MIN_SHOWN_S:
-            found.append(ExplainNode(TURN, waited_s, start_s=from_s + at_s))
-        chunk += share.kind != "decode"
-        found.append(_of_share(share, usage, chunk, from_s))
-        at_s = max(at_s, share.end_s)
-    _gap(found, timing.total_s - at_s, from_s + at_s)
-    _gap(found, trace.ended_s - trace.submitted_s - timing.total_s, from_s + timing.total_s)
-    return found
-
-
-def _of_share(share: StepShare, usage: Usage, chunk: int, from_s: float) -> ExplainNode:
-    detail: dict[str, Any] = {"tokens": share.tokens, "batch": round(share.rows / share.steps, 2)}
-    wall_s = share.end_s - share.start_s
-    if share.kind == "decode":
-        detail = {"steps": share.steps, "batch": detail["batch"]}
-        if share.seconds:
-            detail["executor_s"] = share.run_s
-        if share.drafted:
-            detail |= {"drafted": share.drafted, "accepted": share.accepted, "propose_s": share.propose_s}
-        if share.seconds and wall_s - share.seconds >= MIN_SHOWN_S:
-            detail["waited_s"] = wall_s - share.seconds
-    elif share.kind == "prefill" and chunk == 1:
-        detail["cached_tokens"] = usage.cached_tokens
-        if usage.cache_miss_reason:
-            detail["cache_miss"] = usage.cache_miss_reason
-    name = f"prefill {chunk}" if share.kind == "prefill" else share.kind
-    return ExplainNode(*(name, wall_s, share.predicted_s or UNSET, detail), start_s=from_s + share.start_s)

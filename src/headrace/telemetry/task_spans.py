@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import UNSET, Struct
 
-from headrace.telemetry.explain import OTHER, PARALLEL, TURN, ExplainNode
+from headrace.telemetry.explain_node import OTHER, PARALLEL, TURN, ExplainNode
 
 _NO_WORK = frozenset({OTHER, PARALLEL, TURN})
 

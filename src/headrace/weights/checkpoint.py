@@ -18,7 +18,8 @@ from headrace.weights.checkpoint_reader import CheckpointReader
 from headrace.weights.closeable import Closeable
 from headrace.weights.confined import confined
 from headrace.weights.gguf.checkpoint import GgufCheckpoint
-from headrace.weights.gliner import GLINER, encoder_config, encoder_tensors, refuse_gliner2, with_vocabulary
+from headrace.weights.gliner import GLINER, encoder_config, encoder_tensors, with_vocabulary
+from headrace.weights.gliner2 import ENCODER_CONFIG, gliner2_encoder, gliner2_tensors, is_gliner2_config
 from headrace.weights.modules import read_modules
 from headrace.weights.quantized.checkpoint import QuantizedCheckpoint, quantization_of
 from headrace.weights.safetensors.plain_names import plain_tensors, text_model_config
@@ -45,17 +46,21 @@ class Checkpoint(Closeable):
         self.folder = folder
         refuse_adapter(folder)
         gliner = _optional_object(folder, GLINER)
-        self.config = (
-            text_model_config(_required_config(folder))
-            if gliner is None
-            else encoder_config(gliner, _optional_object(folder, "config.json"))
-        )
+        own = _required_config(folder) if gliner is None else {}
+        of_gliner2 = is_gliner2_config(own)
+        if gliner is not None:
+            self.config = encoder_config(gliner, _optional_object(folder, "config.json"))
+        elif of_gliner2:
+            self.config = gliner2_encoder(own, _optional_object(folder, ENCODER_CONFIG))
+        else:
+            self.config = text_model_config(own)
         self.generation_config = _optional_object(folder, "generation_config.json")
         self._files: dict[Path, SafetensorsFile] = {}
         try:
             tensors = self._open_single() if (folder / SINGLE).exists() else self._open_shards()
-            refuse_gliner2(tensors)
-            if gliner is not None:
+            if of_gliner2:
+                self.config, tensors = gliner2_tensors(self.config, tensors)
+            elif gliner is not None:
                 tensors = encoder_tensors(tensors)
                 self.config = with_vocabulary(self.config, gliner, tensors)
             plain = plain_tensors(tensors, self.config.get("model_type"))

@@ -7,7 +7,7 @@ defaults are those of the package `gliner`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Literal, cast
 
 from msgspec import Struct
@@ -62,7 +62,6 @@ _DEBERTA_V3_COMMON: Config = {
 }
 _SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size")
 _TOKEN_TABLE = "embeddings.word_embeddings.weight"
-_GLINER2 = frozenset({"span_rep", "count_pred", "count_embed", "boundary_head"})
 
 
 class GlinerSettings(Struct, frozen=True, kw_only=True):
@@ -152,16 +151,6 @@ def with_vocabulary(config: Config, gliner: Config, tensors: Mapping[str, Tensor
     if table is None or not table.shape or (isinstance(size, int) and size > 0):
         return config
     return config | {"vocab_size": table.shape[0]}
-
-
-def refuse_gliner2(tensors: Iterable[str]) -> None:
-    """Raises UnsupportedModel for a checkpoint of GLiNER 2, whose heads are of other kinds."""
-    parts = {name.partition(".")[0] for name in tensors}
-    if "encoder" in parts and parts & _GLINER2:
-        raise UnsupportedModel(
-            "this is a checkpoint of GLiNER 2 (entities, classes, structures, relations by a schema), which"
-            " is not supported: use one of GLiNER, with gliner_config.json"
-        )
 
 
 def encoder_tensors(tensors: Mapping[str, TensorInfo]) -> dict[str, TensorInfo]:

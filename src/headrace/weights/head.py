@@ -14,14 +14,16 @@ from headrace.weights.checkpoint import MAX_CONFIG_BYTES
 from headrace.weights.config_json import Config, find, integer, refused, text, texts
 from headrace.weights.confined import confined
 from headrace.weights.fitted_head import read_fitted
+from headrace.weights.gliner2_head import is_gliner2
 from headrace.weights.input_rules import colbert_size
 from headrace.weights.modules import read_modules
 from headrace.weights.span_head import has_span_head
 
-HeadKind = Literal["classify", "token_classify", "masked_lm", "late_interaction", "spans", "fitted"]
+HeadKind = Literal["classify", "token_classify", "masked_lm", "late_interaction", "spans", "schema", "fitted"]
 """Scores of a text for labels, of each token for labels, of a text for the entries of the vocabulary
 (SPLADE), vectors of each token for late interaction (ColBERT), states of each token that a span head reads
-(GLiNER, the tagger), vectors that a fitted classifier reads (few_shot.py)."""
+(GLiNER, the tagger) or a head for spans and classes (GLiNER 2), vectors that a fitted classifier reads
+(few_shot.py)."""
 Activation = Literal["softmax", "sigmoid", "identity"]
 TaskName = Literal[
     "generate",
@@ -42,6 +44,7 @@ _TASKS: dict[HeadKind, tuple[TaskName, ...]] = {
     "masked_lm": ("sparse_embed",),
     "late_interaction": ("token_embed", "rerank"),
     "spans": ("entities",),
+    "schema": ("entities", "zero_shot"),
     "fitted": ("classify",),
 }
 _CLASSIFIES = {"ForSequenceClassification": "classify", "ForTokenClassification": "token_classify"}
@@ -98,7 +101,7 @@ def read_head(folder: Path, config: Config | None = None) -> Head | None:
     if fitted := read_fitted(folder):
         return Head(kind="fitted", labels=fitted.labels, activation="softmax")
     if has_span_head(folder):
-        return Head(kind="spans")
+        return Head(kind="schema" if is_gliner2(folder) else "spans")
     if config is None:
         try:
             config = strict_json.read_object(confined(folder, "config.json"), MAX_CONFIG_BYTES)

@@ -26,7 +26,8 @@ from headrace.engine.request import (
 from headrace.engine.validation import validate_request
 from headrace.errors import DeadlineExceeded, EngineStopped, HeadraceError, InvalidRequest
 from headrace.workers import step_watch
-from headrace.workers.in_flight import InFlightRequest, cancelled, compiling, computing, in_time, send
+from headrace.workers.delivered import Diverged
+from headrace.workers.in_flight import InFlightRequest, cancelled, compiling, computing, send
 from headrace.workers.process import WorkerProcess
 from headrace.workers.protocol import (
     BadFrame,
@@ -44,8 +45,8 @@ from headrace.workers.step_watch import StepWatch
 LOG = logging.getLogger("headrace.workers")
 
 MAX_REPLAYS = 4
-"""Maximum number of replays of a request that was among the first to run when a worker died without any
-response. Such a request may be the cause of the crash: beyond this it fails.
+"""Maximum number of runs in a row in which a request was among the first to run and its worker died before it
+gave anything new of it. Such a request may be the cause of the crash: beyond this it fails.
 """
 MAX_CRASHES = 10
 CRASH_WINDOW_S = 60.0
@@ -61,9 +62,10 @@ be terminated while it loads.
 class RemoteEngineClient:
     """Runs requests in a worker process, and restarts the worker when it dies.
 
-    Requests that have already produced events then fail with EngineStopped, and so do those whose grammar was
-    being compiled. The others run again with the same seed, so their output is byte-identical. If workers die
-    repeatedly without any response in between, the engine has failed and every request fails with the cause.
+    Requests then run again with the same seed, so their output is byte-identical: what their readers have is
+    left out, and readers see a pause. Those whose grammar was being compiled fail with EngineStopped. If
+    workers die repeatedly without anything new in between, the engine has failed and every request fails with
+    the cause.
     """
 
     def __init__(self, worker: WorkerProcess, ready: ModelReady, start: Start) -> None:
@@ -79,8 +81,7 @@ class RemoteEngineClient:
         self._status = ready.status
         self._restarts = 0
         self._next_number, self._next_id = itertools.count(), itertools.count()
-        self._crashes: deque[float] = deque()  # since the last event; used only by the supervisor thread
-        self._heard = False  # the current worker has sent an event; supervisor thread only
+        self._crashes: deque[float] = deque()  # since the last new event; used only by the supervisor thread
         self._closing = threading.Event()
         self._longest_step_s = 0.0  # of all workers
         self._beats = 0  # frames with a status, of all workers
@@ -121,7 +122,8 @@ class RemoteEngineClient:
         request = replace(request, request_id=request_id)
         accepted, handle = Future[RequestHandle](), RequestHandle(request_id, self.cancel, self.pause)
         waits = request.constraint is not None
-        item = InFlightRequest(request, sink, time.monotonic(), handle, accepted if waits else None)
+        now_s = time.monotonic()
+        item = InFlightRequest(request, sink, now_s, now_s, handle, accepted if waits else None)
         self._add(request_id, item)
         if waits:
             accepted.add_done_callback(lambda done: done.cancelled() and self.cancel(request_id))
@@ -164,7 +166,7 @@ class RemoteEngineClient:
                 self._worker.put(Cancel(number))
                 if item.accepted is None:
                     return
-            self._forget(number)  # the worker has not begun, and drops it
+            self._forget(number)  # no worker computes it, or it has not begun and is dropped
         send(item, cancelled(item))
 
     def pause(self, request_id: str, paused: bool) -> None:
@@ -197,17 +199,19 @@ class RemoteEngineClient:
             if request_id in self._numbers:
                 raise InvalidRequest(f"request_id '{request_id}' is in use", param="request_id")
             self.limits.check_room(self._pending_choices, choices)
-            self._register(request_id, item)
+            self._register(item, item.request)
 
-    def _register(self, request_id: str, item: InFlightRequest) -> None:
-        """With the lock held: record the request as in flight, and send it if a worker is ready."""
+    def _register(self, item: InFlightRequest, run: EngineRequest) -> None:
+        """With the lock held: record the request as in flight, and send its run if a worker is ready."""
         number = next(self._next_number)
         item.rank = time.monotonic() + item.request.priority * self.limits.ageing_s, number
         self._open[number] = item  # before it is sent: its first events may come at once
-        self._numbers[request_id] = number
+        self._numbers[item.request.request_id] = number
         self._pending_choices += item.request.params.n
         if self._worker is not None:
-            self._worker.put(Submit(number, item.request, item.accepted is not None))
+            self._worker.put(Submit(number, run, item.accepted is not None))
+            if item.paused:
+                self._worker.put(Pause(number, True))
 
     def _forget(self, number: int) -> InFlightRequest:
         """With the lock held: the request has ended; remove it."""
@@ -253,15 +257,33 @@ class RemoteEngineClient:
             last = events[-1]
             if isinstance(last, RequestFailed) and isinstance(last.error, EngineStopped):
                 continue  # the engine has failed and its process is about to end, which is handled there
-            item.answered = self._heard = True
+            events = self._new_events(worker, number, item, events)
+            if not events:
+                continue
+            item.advanced = True
             self._crashes.clear()
-            if isinstance(last, RequestFinished | RequestFailed):
+            if isinstance(events[-1], RequestFinished | RequestFailed):
                 with self._lock:
                     self._forget(number)
             send(item, events)
         self._passing_on = False
         if message.batches:
             worker.put(EventsAck(message.status.steps))
+
+    @staticmethod
+    def _new_events(
+        worker: WorkerProcess, number: int, item: InFlightRequest, events: list[EngineEvent]
+    ) -> list[EngineEvent]:
+        try:
+            return item.take(events)
+        except Diverged:
+            worker.put(Cancel(number))
+            message = (
+                "the model's worker process ended before this reply did, and the next one gave another text: "
+                "has the model changed? Send it again"
+            )
+            LOG.error("request %s: %s", item.request.request_id, message)
+            return [RequestFailed(EngineStopped(message))]
 
     def _answer(self, answer: SubmitResult) -> None:
         item = self._open.get(answer.number)
@@ -282,14 +304,16 @@ class RemoteEngineClient:
             self._worker = None
             if self._closing.is_set():
                 return
+            for item in self._open.values():
+                item.deaths = 0 if item.advanced else item.deaths
             for item in self._suspects():
                 item.deaths += 1
                 if item.deaths > MAX_REPLAYS:
                     self._crashes.clear()  # the request that caused the crashes is found
             for number, item in list(self._open.items()):
-                if item.cancelled and not item.answered:
+                if item.cancelled:
                     ended.append((self._forget(number), cancelled(item)))
-                elif item.answered or item.deaths > MAX_REPLAYS or item.accepted is not None:
+                elif item.deaths > MAX_REPLAYS or item.accepted is not None:
                     ended.append((self._forget(number), [RequestFailed(error)]))
             kept = len(self._open)
         LOG.error("%s: %d requests failed, %d are restarted in the next worker", what, len(ended), kept)
@@ -297,17 +321,19 @@ class RemoteEngineClient:
             send(item, events)
 
     def _suspects(self) -> list[InFlightRequest]:
-        """If the worker died before any response: the requests that it must have run first."""
-        if self._heard:
-            return []
+        """The requests that the worker must have run although it gave nothing new of them."""
         waiting: FairQueue[InFlightRequest] = FairQueue()
-        for item in self._open.values():
-            waiting.add(item)
-        suspects: list[InFlightRequest] = []
         slots = self.limits.max_num_seqs
+        for item in self._open.values():
+            if item.advanced:
+                slots -= item.request.params.n
+            else:
+                waiting.add(item)
+        suspects: list[InFlightRequest] = []
+        at_least_one = slots == self.limits.max_num_seqs
         while (item := waiting.next()) is not None:
             slots -= item.request.params.n
-            if slots < 0 and suspects:
+            if slots < 0 and (suspects or not at_least_one):
                 break
             waiting.take(item)
             suspects.append(item)
@@ -356,15 +382,14 @@ class RemoteEngineClient:
                 return False
             self._ready, self._status = ready, ready.status
             self._restarts += 1
-            self._worker, self._heard, self._stalled_s = worker, False, 0.0
+            self._worker, self._stalled_s = worker, 0.0
             for number, item in list(self._open.items()):
                 self._forget(number)
-                left = in_time(item)
-                if left is None:
+                run = item.next_run()
+                if run is None:
                     late.append(item)
                 else:
-                    item.request = left
-                    self._register(left.request_id, item)
+                    self._register(item, run)
         for item in late:
             error = DeadlineExceeded("the request's deadline has passed: allow more time")
             send(item, [RequestFailed(error)])

@@ -93,9 +93,9 @@ class EngineServer:
         signal.signal(signal.SIGTERM, self._interrupted)
         with suppress(OSError):  # if memory runs out, the kernel should kill the worker, not the server
             Path("/proc/self/oom_score_adj").write_text(OOM_SCORE)
-        threading.Thread(target=self._read, name="headrace-orders", daemon=True).start()
         code = 1
         try:
+            threading.Thread(target=self._read, name="headrace-orders", daemon=True).start()
             options, prepared = self._prepare()
             self._load(prepared, options)
             self._beat()

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable
 from concurrent.futures import Future
 
+from msgspec import field
 from msgspec.structs import replace
 
 from headrace.engine.ranked_request import RankedRequest
@@ -23,23 +24,77 @@ from headrace.engine.request import (
 )
 from headrace.engine.submissions import accept, refuse
 from headrace.errors import HeadraceError
+from headrace.workers.delivered import DeliveredOutput
 
 LOG = logging.getLogger("headrace.workers")
 
 
 class InFlightRequest(RankedRequest, eq=False):
     """A request without a terminal event so far. `accepted` is set while its submission is pending, and gets
-    the `handle`."""
+    the `handle`.
+
+    Times are on the monotonic clock: `began_s` is when it came, `submitted_s` when its present run began, and
+    `first_token_s` counts from the former. `advanced`: the present worker has given something new of it.
+    `deaths` are the workers that ended before they had.
+    """
 
     sink: EventCallback
+    began_s: float
     submitted_s: float
     handle: RequestHandle
     accepted: Future[RequestHandle] | None
-    answered: bool = False
+    output: DeliveredOutput = field(default_factory=DeliveredOutput)
+    first_token_s: float | None = None
+    advanced: bool = False
     cancelled: bool = False
     paused: bool = False
     deaths: int = 0
     rank: tuple[float, int] = (0.0, 0)  # about as in the worker's queue
+
+    def take(self, events: list[EngineEvent]) -> list[EngineEvent]:
+        """What of a run's events the reader does not have, noted as delivered. Diverged where the run gives
+        other tokens than one before it."""
+        new = self.output.take(events)
+        if new and self.first_token_s is None:
+            self.first_token_s = time.monotonic() - self.began_s
+        if new and self.submitted_s > self.began_s and isinstance(done := new[-1], RequestFinished):
+            new[-1] = self._over_all_runs(done)
+        return new
+
+    def _over_all_runs(self, done: RequestFinished) -> RequestFinished:
+        """The end of a later run, with times from when the request came."""
+        before_s = self.submitted_s - self.began_s
+        timing = replace(
+            done.timing,
+            first_token_s=self.first_token_s or done.timing.first_token_s + before_s,
+            total_s=done.timing.total_s + before_s,
+        )
+        trace = tuple(
+            replace(share, start_s=share.start_s + before_s, end_s=share.end_s + before_s)
+            for share in done.trace
+        )
+        usage = done.usage
+        if not self.request.prediction:  # those of `next_run` are nobody's concern
+            usage = replace(usage, accepted_prediction_tokens=0, rejected_prediction_tokens=0)
+        return replace(done, usage=usage, timing=timing, trace=trace)
+
+    def next_run(self) -> EngineRequest | None:
+        """What to send to a new worker; None if the request's deadline has passed.
+
+        The tokens that are known are drafts of the next run, so that it catches up at the speed of a prompt.
+        """
+        now_s = time.monotonic()
+        self.submitted_s, self.advanced = now_s, False
+        self.output.begin_again()
+        request = self.request
+        if request.deadline_s is not None:
+            left_s = request.deadline_s - (now_s - self.began_s)
+            if left_s <= 0:
+                return None
+            request = replace(request, deadline_s=left_s)
+        if request.params.n == 1 and not request.prediction:
+            request = replace(request, prediction=self.output.only_tokens)
+        return request
 
     def accept(self) -> bool:
         """The submission has succeeded; False where the caller has cancelled it before."""
@@ -63,23 +118,15 @@ def compiling(items: Iterable[InFlightRequest]) -> int:
     return sum(item.request.params.n for item in items if item.accepted is not None)
 
 
-def in_time(item: InFlightRequest) -> EngineRequest | None:
-    """The request with its remaining deadline; None if the deadline has passed."""
-    deadline_s = item.request.deadline_s
-    if deadline_s is None:
-        return item.request
-    now_s = time.monotonic()
-    left_s = deadline_s - (now_s - item.submitted_s)
-    item.submitted_s = now_s
-    return replace(item.request, deadline_s=left_s) if left_s > 0 else None
-
-
 def cancelled(item: InFlightRequest) -> list[EngineEvent]:
-    """The events of a request that was cancelled before anything was computed."""
-    params, waited_s = item.request.params, time.monotonic() - item.submitted_s
-    ends: list[EngineEvent] = [ChoiceFinished(choice, "cancelled") for choice in range(params.n)]
-    usage = Usage(len(item.request.prompt), 0, 0)
-    return [*ends, RequestFinished(usage, Timing(waited_s, waited_s, waited_s), params.seed or 0)]
+    """The events of a request that was cancelled while no worker computed it."""
+    params, waited_s = item.request.params, time.monotonic() - item.began_s
+    ends: list[EngineEvent] = [
+        ChoiceFinished(choice, "cancelled") for choice in range(params.n) if choice not in item.output.ended
+    ]
+    usage = Usage(len(item.request.prompt), item.output.tokens, 0)
+    first_s = item.first_token_s or waited_s
+    return [*ends, RequestFinished(usage, Timing(first_s, first_s, waited_s), params.seed or 0)]
 
 
 def send(item: InFlightRequest, events: list[EngineEvent]) -> None:

@@ -19,7 +19,7 @@ from headrace.workers.protocol import (
     frame,
     read_from_worker,
 )
-from headrace.workers.spawn import Spawned, spawn
+from headrace.workers.spawn import Spawned, Spawner
 from headrace.workers.transport import Pipe
 
 GRACE_S = 5.0  # after this a worker that was asked to exit is killed
@@ -32,10 +32,10 @@ class WorkerProcess:
     then put requests and read `messages`.
     """
 
-    def __init__(self, spawned: Spawned | None = None, *, turns: int | None = None) -> None:
-        """A new process takes `turns` with those that have the same file."""
-        spawned = spawned or spawn(turns)
-        self._process, self.turns = spawned.process, spawned.turns
+    def __init__(self, spawned: Spawned | None = None, *, spawner: Spawner | None = None) -> None:
+        """A process that was started, or a new one of `spawner`."""
+        spawned = spawned or (spawner or Spawner(forks=False)).spawn()
+        self._process, self.spawner = spawned.process, spawned.spawner
         self._pipe: Pipe[bytes] = Pipe(spawned.end, b"".join, "headrace-orders", eager=True)
 
     @property

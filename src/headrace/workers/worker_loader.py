@@ -24,19 +24,20 @@ from headrace.workers.engine_client import RemoteEngineClient
 from headrace.workers.model_spec import ModelSpec
 from headrace.workers.process import WorkerProcess
 from headrace.workers.protocol import LoadModel, ModelReady, PlanModel
+from headrace.workers.spawn import Spawner
 
 
 class WorkerLoader:
     """Starts the process immediately; `plan`, then `load`, block. `close` abandons it before that.
 
-    Of models with the same file of `turns` one computes at a time; so does a `process` that has one.
+    Models of one `spawner` take turns over the cores; so does a `process` that has one.
     """
 
     def __init__(
-        self, spec: ModelSpec, process: WorkerProcess | None = None, *, turns: int | None = None
+        self, spec: ModelSpec, process: WorkerProcess | None = None, *, spawner: Spawner | None = None
     ) -> None:
         self._spec = spec
-        self._process = process or WorkerProcess(turns=turns)
+        self._process = process or WorkerProcess(spawner=spawner)
         self._path: Path | None = None
         self._encoder: Path | None = None  # of a fitted classifier; of others the same
         self._text: tuple[Tokenizer, ChatTemplate | None] | None = None
@@ -64,7 +65,7 @@ class WorkerLoader:
         ready = self._process.ready(progress)
         # A restarted worker gets the same KV cache size, whatever memory is free then.
         pinned = replace(self._spec.options, kv_cache_memory=plan.kv_bytes or None)
-        restart = partial(_restart, str(encoder), pinned, self._process.turns)
+        restart = partial(_restart, str(encoder), pinned, self._process.spawner)
         tokenizer, template = self._text
         return LoadedModel(
             name=self._spec.name,
@@ -89,9 +90,9 @@ class WorkerLoader:
 
 
 def _restart(
-    path: str, options: EngineOptions, turns: int | None, adopt: Callable[[WorkerProcess], None]
+    path: str, options: EngineOptions, spawner: Spawner, adopt: Callable[[WorkerProcess], None]
 ) -> tuple[WorkerProcess, ModelReady]:
-    process = WorkerProcess(turns=turns)
+    process = WorkerProcess(spawner=spawner)
     adopt(process)
     try:
         process.put(PlanModel(path, options))

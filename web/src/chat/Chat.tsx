@@ -3,7 +3,7 @@ import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { whole } from "../lib/format";
 import { Button, Notice } from "../lib/ui";
 import { Composer } from "./Composer";
-import { branch, type ChatNode } from "./conversation";
+import { branch, type ChatNode, pairOf } from "./conversation";
 import { Conversations } from "./Conversations";
 import { Message } from "./Message";
 import { Options } from "./Options";
@@ -104,7 +104,7 @@ function Messages({ nodes }: { nodes: ChatNode[] }): JSX.Element {
         {modelsFailure.value && <Notice>{modelsFailure.value}</Notice>}
         {!nodes.length && <Welcome />}
         {nodes.map((node, index) => (
-          <Message key={node.id} node={node} isLast={index === nodes.length - 1} />
+          <Message key={pairOf(current.value, node)[0]!.id} node={node} isLast={index === nodes.length - 1} />
         ))}
       </div>
     </div>

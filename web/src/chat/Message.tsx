@@ -2,17 +2,32 @@ import type { JSX } from "preact";
 import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import { Waterfall } from "../explain/Waterfall";
 import { rate, seconds, whole } from "../lib/format";
-import { codeHtml } from "../lib/markdown";
-import { Markdown } from "../lib/ModelText";
+import { Json, Markdown } from "../lib/ModelText";
 import { Button, CopyButton, Field, Icon, Notice } from "../lib/ui";
-import { type AnswerFacts, type ChatNode, siblings, type ToolCall } from "./conversation";
+import { type AnswerFacts, type ChatNode, pairOf, siblings, type ToolCall } from "./conversation";
 import { current, edit, giveResults, goOn, regenerate, running, shape, showBranch, version } from "./state";
 
 export function Message({ node, isLast }: { node: ChatNode; isLast: boolean }): JSX.Element | null {
   // Messages are changed in place: what they show anew is asked for here.
   void shape.value;
   if (node.role === "tool") return <Results node={node} />;
-  return node.role === "user" ? <Question node={node} /> : <Answer node={node} isLast={isLast} />;
+  if (node.role === "user") return <Question node={node} />;
+  const pair = pairOf(current.value, node);
+  if (pair.length === 1) return <Answer node={node} isLast={isLast} />;
+  return (
+    <div class="pair" role="group" aria-label="Answers of two models">
+      {pair.map((one) => (
+        <div key={one.id} class={`half ${one.id === node.id ? "chosen" : ""}`}>
+          <Answer node={one} isLast={isLast && one.id === node.id} hasVersions={one.id === node.id} />
+          {one.id === node.id ? (
+            <p class="hint">The conversation goes on with this one.</p>
+          ) : (
+            <Button label="Go on with this one" kind="quiet" disabled={running.value !== null} onClick={() => showBranch(one)} />
+          )}
+        </div>
+      ))}
+    </div>
+  );
 }
 
 function Question({ node }: { node: ChatNode }): JSX.Element {
@@ -68,8 +83,8 @@ function Editor({ text, onDone }: { text: string; onDone: (text?: string) => voi
   );
 }
 
-function Answer({ node, isLast }: { node: ChatNode; isLast: boolean }): JSX.Element {
-  const isRunning = running.value?.id === node.id;
+function Answer({ node, isLast, hasVersions = true }: { node: ChatNode; isLast: boolean; hasVersions?: boolean }): JSX.Element {
+  const isRunning = running.value?.ids.has(node.id) ?? false;
   if (isRunning) void version.value;
   void shape.value;
   const [isExplained, setExplained] = useState(false);
@@ -107,7 +122,7 @@ function Answer({ node, isLast }: { node: ChatNode; isLast: boolean }): JSX.Elem
       ))}
       {!isRunning && (
         <div class="actions">
-          <Branches node={node} />
+          {hasVersions && <Branches node={node} />}
           {node.content && <CopyButton text={() => node.content} />}
           <Button label="Regenerate" icon="again" kind="quiet" onClick={() => regenerate(node)} />
           {node.explain && <Button label="Explain" icon="live" kind="quiet" expanded={isExplained} onClick={() => setExplained(!isExplained)} />}
@@ -133,7 +148,7 @@ function Structured({ text, isDone }: { text: string; isDone: boolean }): JSX.El
         <CopyButton text={() => text} />
       </div>
       <pre tabIndex={0} role="region" aria-label="Structured answer">
-        <code dangerouslySetInnerHTML={codeHtml(isDone ? pretty(text) : text, "json")} />
+        <Json text={isDone ? pretty(text) : text} />
       </pre>
     </div>
   );
@@ -166,7 +181,7 @@ function Calls({ node, calls, isOpen }: { node: ChatNode; calls: ToolCall[]; isO
             <Icon name="tool" /> <bdi>{one.name}</bdi>
           </h3>
           <pre tabIndex={0} role="region" aria-label="Arguments">
-            <code dangerouslySetInnerHTML={codeHtml(pretty(one.arguments), "json")} />
+            <Json text={pretty(one.arguments)} />
           </pre>
           {isOpen && <Field label="Result">{(id) => <textarea id={id} rows={2} required placeholder="What the tool gave" />}</Field>}
         </section>

@@ -1,7 +1,7 @@
 import type { JSX } from "preact";
 import { Button, Field } from "../lib/ui";
 import type { Options as Values } from "./conversation";
-import { current, setOptions, version } from "./state";
+import { current, models, setOptions, version } from "./state";
 
 interface Numeric {
   name: "temperature" | "topP" | "topK" | "maxTokens" | "seed";
@@ -22,6 +22,7 @@ const NUMBERS: Numeric[] = [
 export function Options({ onClose }: { onClose: () => void }): JSX.Element {
   void version.value;
   const { options } = current.value;
+  // Boxes tell each key: a redraw, as answers cause many, shows what is known here.
   const set = (change: Partial<Values>): void => setOptions({ ...current.value.options, ...change });
   return (
     <aside class="side options" aria-label="Options of this chat">
@@ -29,8 +30,18 @@ export function Options({ onClose }: { onClose: () => void }): JSX.Element {
         <h2>Options</h2>
         <Button label="Close options" icon="close" kind="quiet" hideText onClick={onClose} />
       </div>
+      <Field label="Compare with" hint="A second model answers each message, too.">
+        {(id, hint) => (
+          <select id={id} aria-describedby={hint} value={options.compare} onChange={(event) => set({ compare: event.currentTarget.value })}>
+            <option value="">no other model</option>
+            {models.value.map((one) => (
+              <option key={one.id}>{one.id}</option>
+            ))}
+          </select>
+        )}
+      </Field>
       <Field label="System prompt">
-        {(id) => <textarea id={id} rows={4} value={options.system} onChange={(event) => set({ system: event.currentTarget.value })} />}
+        {(id) => <textarea id={id} rows={4} value={options.system} onInput={(event) => set({ system: event.currentTarget.value })} />}
       </Field>
       <div class="pairs">
         {NUMBERS.map(({ name, label, ...bounds }) => (
@@ -43,7 +54,7 @@ export function Options({ onClose }: { onClose: () => void }): JSX.Element {
                 placeholder="default"
                 value={options[name]}
                 {...bounds}
-                onChange={(event) => set({ [name]: event.currentTarget.value })}
+                onInput={(event) => set({ [name]: event.currentTarget.value })}
               />
             )}
           </Field>
@@ -79,7 +90,7 @@ export function Options({ onClose }: { onClose: () => void }): JSX.Element {
               spellcheck={false}
               placeholder={'{"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}'}
               value={options.schema}
-              onChange={(event) => set({ schema: event.currentTarget.value })}
+              onInput={(event) => set({ schema: event.currentTarget.value })}
             />
           )}
         </Field>
@@ -94,7 +105,7 @@ export function Options({ onClose }: { onClose: () => void }): JSX.Element {
             spellcheck={false}
             placeholder={'[{"name": "weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}]'}
             value={options.tools}
-            onChange={(event) => set({ tools: event.currentTarget.value })}
+            onInput={(event) => set({ tools: event.currentTarget.value })}
           />
         )}
       </Field>

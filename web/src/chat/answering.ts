@@ -78,15 +78,15 @@ export function fields(options: Options): Record<string, unknown> {
 
 /**
  * Fill `node`, the last message of the branch `before` it, until the answer ends. `changed` is called after each
- * part. With `isContinuation` what the node has already is kept, and the model goes on from there.
+ * part. The `model` is asked, "" for the server's default. With `isContinuation` what the node has already is kept, and the model goes on from there.
  */
 export async function fill(
   conversation: Conversation,
   before: ChatNode[],
   node: ChatNode,
-  { signal, changed, isContinuation = false }: { signal: AbortSignal; changed: () => void; isContinuation?: boolean },
+  { signal, changed, model, isContinuation = false }: { signal: AbortSignal; changed: () => void; model: string; isContinuation?: boolean },
 ): Promise<void> {
-  const { options, model } = conversation;
+  const { options } = conversation;
   const start = performance.now();
   const passed = (): number => (performance.now() - start) / 1000;
   const facts = (node.facts = { model } as NonNullable<ChatNode["facts"]>);

@@ -57,6 +57,8 @@ export interface ChatNode {
   explain?: ExplainNode;
   error?: string;
   structured?: boolean;
+  /** The id of the answer of another model to the same message, which is shown beside it. */
+  beside?: string;
 }
 
 export interface Options {
@@ -71,6 +73,8 @@ export interface Options {
   format: "text" | "json" | "schema";
   schema: string;
   explain: boolean;
+  /** A second model that answers, too. */
+  compare: string;
 }
 
 export interface Conversation {
@@ -96,6 +100,7 @@ export const NO_OPTIONS: Options = {
   format: "text",
   schema: "",
   explain: true,
+  compare: "",
 };
 
 export function newId(): string {
@@ -138,6 +143,13 @@ export function add(conversation: Conversation, parent: string | null, role: Rol
   conversation.updated = Date.now();
   if (role === "user" && parent === null && conversation.title === "New chat") conversation.title = titleOf(content);
   return node;
+}
+
+/** The answers that are shown for this one: itself, or that and the one beside it, in the order they were asked for. */
+export function pairOf(conversation: Conversation, node: ChatNode): ChatNode[] {
+  const other = node.beside === undefined ? undefined : conversation.nodes[node.beside];
+  if (other === undefined || other.parent !== node.parent || other.id === node.id) return [node];
+  return other.created < node.created ? [other, node] : [node, other];
 }
 
 export function titleOf(text: string): string {
@@ -208,6 +220,7 @@ function checkedNode(id: string, node: ChatNode, where: string): ChatNode {
   const found: ChatNode = { id, parent: typeof node.parent === "string" ? node.parent : null, role: node.role, content: node.content, created: number(node.created) ?? 0 };
   if (typeof node.reasoning === "string") found.reasoning = node.reasoning;
   if (typeof node.error === "string") found.error = node.error;
+  if (typeof node.beside === "string") found.beside = node.beside;
   if (node.structured) found.structured = true;
   if (Array.isArray(node.calls)) found.calls = node.calls.map((call) => ({ id: text(call?.id), name: text(call?.name), arguments: text(call?.arguments) }));
   if (Array.isArray(node.results)) found.results = node.results.map((one) => ({ id: text(one?.id), name: text(one?.name), content: text(one?.content) }));

@@ -33,8 +33,8 @@ export const current = signal<Conversation>(newConversation("", keptOptions()));
 export const version = signal(0);
 /** As `version`, but not for each part of an answer that grows. */
 export const shape = signal(0);
-/** The id of the message that is being written, and how to stop it. */
-export const running = signal<{ id: string; abort: AbortController } | null>(null);
+/** The messages that are being written, by their ids, and how to stop them. */
+export const running = signal<{ ids: Set<string>; abort: AbortController } | null>(null);
 /** What a screen reader is told: whole sentences of the answer that is being written. */
 export const spoken = signal<string[]>([]);
 
@@ -106,10 +106,16 @@ export async function drop(...ids: string[]): Promise<void> {
   await remove(...ids);
 }
 
+const KEEP_MS = 500;
+let keeping: ReturnType<typeof setTimeout> | undefined;
+
+/** Each key of a box of theirs is told; the conversation is kept when no more come. */
 export function setOptions(options: Options): void {
   current.value.options = options;
-  localStorage.setItem(DEFAULTS_NAME, JSON.stringify({ ...options, schema: "", tools: "", format: "text", system: "" }));
-  keep();
+  localStorage.setItem(DEFAULTS_NAME, JSON.stringify({ ...options, schema: "", tools: "", format: "text", system: "", compare: "" }));
+  version.value++;
+  clearTimeout(keeping);
+  keeping = setTimeout(keep, KEEP_MS);
 }
 
 export function setModel(model: string): void {
@@ -126,29 +132,44 @@ export function stop(): void {
   running.value?.abort.abort();
 }
 
-/** Ask for an answer to the branch that ends with `parent`. */
-async function answer(conversation: Conversation, parent: ChatNode): Promise<void> {
+/** Ask for an answer to the branch that ends with `parent`; `isCompared`, of the second model, too. */
+async function answer(conversation: Conversation, parent: ChatNode, isCompared = false): Promise<void> {
   conversation.leaf = parent.id;
   const before = branch(conversation);
-  await write(conversation, before, add(conversation, parent.id, "assistant", ""), false);
+  const node = add(conversation, parent.id, "assistant", "");
+  const second = isCompared ? conversation.options.compare : "";
+  if (!second) return write(conversation, before, [[node, conversation.model]]);
+  const other = add(conversation, parent.id, "assistant", "");
+  [node.beside, other.beside, conversation.leaf] = [other.id, node.id, node.id];
+  return write(conversation, before, [
+    [node, conversation.model],
+    [other, second],
+  ]);
 }
 
-async function write(conversation: Conversation, before: ChatNode[], node: ChatNode, isContinuation: boolean): Promise<void> {
+/** Write messages that follow the same branch, each by a model. */
+async function write(conversation: Conversation, before: ChatNode[], asked: [ChatNode, string][], isContinuation = false): Promise<void> {
   stop();
   const abort = new AbortController();
-  running.value = { id: node.id, abort };
+  const ids = new Set(asked.map(([node]) => node.id));
+  running.value = { ids, abort };
   spoken.value = [];
   refresh();
   void save(conversation);
-  const speech = new Speech(node.content.length);
-  const took = (): void => {
-    speech.take(node.content);
-    changed();
+  const one = async ([node, model]: [ChatNode, string]): Promise<void> => {
+    const speech = new Speech(node.content.length);
+    const took = (): void => {
+      if (node === asked[0]![0]) speech.take(node.content); // two at a time cannot be listened to
+      changed();
+    };
+    await fill(conversation, before, node, { signal: abort.signal, changed: took, isContinuation, model });
+    speech.end(node.content, node.error);
+    ids.delete(node.id);
+    conversation.updated = Date.now();
+    refresh();
   };
-  await fill(conversation, before, node, { signal: abort.signal, changed: took, isContinuation });
-  speech.end(node.content, node.error);
+  await Promise.all(asked.map(one));
   if (running.value?.abort === abort) running.value = null;
-  conversation.updated = Date.now();
   refresh();
   await save(conversation);
 }
@@ -180,7 +201,7 @@ export function send(text: string, files: Attachment[]): void {
   const node = add(conversation, conversation.leaf, "user", text);
   if (files.length) node.files = files;
   if (!text.trim() && files[0] && node.parent === null) conversation.title = titleOf(files[0].name);
-  void answer(conversation, node);
+  void answer(conversation, node, true);
 }
 
 /** Another version of a message, with an answer of its own. */
@@ -189,7 +210,7 @@ export function edit(node: ChatNode, text: string): void {
   const fresh = add(conversation, node.parent, "user", text);
   if (node.files) fresh.files = node.files;
   if (node.parent === null) conversation.title = titleOf(text);
-  void answer(conversation, fresh);
+  void answer(conversation, fresh, true);
 }
 
 export function regenerate(node: ChatNode): void {
@@ -206,7 +227,7 @@ export function goOn(node: ChatNode): void {
     return;
   }
   conversation.leaf = node.id;
-  void write(conversation, branch(conversation).slice(0, -1), node, true);
+  void write(conversation, branch(conversation).slice(0, -1), [[node, conversation.model]], true);
 }
 
 /** Give the results of the tools that the model has called, and let it go on. */

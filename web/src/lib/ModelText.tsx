@@ -1,26 +1,58 @@
-import type { JSX } from "preact";
-import { memo } from "preact/compat";
+import { Component, type JSX } from "preact";
+import { signal } from "@preact/signals";
 import { useRef } from "preact/hooks";
-import { type Block, GrowingMarkdown, type SafeHtml } from "./markdown";
+import type { GrowingMarkdown, SafeHtml } from "./markdown";
 import { copyText } from "./ui";
 
-const BlockView = memo(
-  ({ html }: { html: SafeHtml }) => <div dangerouslySetInnerHTML={html} />,
-  (one, other) => String(one.html.__html) === String(other.html.__html),
-);
+/** What makes HTML of Markdown is half of the page: it is read when there is something to show. */
+const renderer = signal<typeof import("./markdown") | null>(null);
+let isAsked = false;
+
+function needed(): typeof import("./markdown") | null {
+  if (!isAsked) {
+    isAsked = true;
+    import("./markdown").then(
+      (found) => (renderer.value = found),
+      () => (isAsked = false), // the next text tries again; until then it is shown as it is
+    );
+  }
+  return renderer.value;
+}
+
+class BlockView extends Component<{ html: SafeHtml }> {
+  override shouldComponentUpdate({ html }: { html: SafeHtml }): boolean {
+    return String(html.__html) !== String(this.props.html.__html);
+  }
+
+  override render(): JSX.Element {
+    return <div dangerouslySetInnerHTML={this.props.html} />;
+  }
+}
 
 /** A text of a model. It may grow: only its end is read again. */
 export function Markdown({ text }: { text: string }): JSX.Element {
   const growing = useRef<GrowingMarkdown | null>(null);
-  growing.current ??= new GrowingMarkdown();
-  const blocks: Block[] = growing.current.blocks(text);
+  const module = needed();
+  if (!module)
+    return (
+      <div class="prose">
+        <p class="plain">{text}</p>
+      </div>
+    );
+  growing.current ??= new module.GrowingMarkdown();
   return (
     <div class="prose" onClick={copyCode}>
-      {blocks.map((block) => (
+      {growing.current.blocks(text).map((block) => (
         <BlockView key={block.key} html={block.html} />
       ))}
     </div>
   );
+}
+
+/** JSON of a model in color. */
+export function Json({ text }: { text: string }): JSX.Element {
+  const module = needed();
+  return module ? <code key="colored" dangerouslySetInnerHTML={module.codeHtml(text, "json")} /> : <code>{text}</code>;
 }
 
 /** The buttons inside of rendered Markdown have no handlers of their own. */

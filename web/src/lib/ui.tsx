@@ -108,15 +108,23 @@ interface DialogProps {
 /** A modal dialog of the browser's own: it keeps the focus, and Escape closes it. */
 export function Dialog({ title, open, onClose, children }: DialogProps): JSX.Element {
   const ref = useRef<HTMLDialogElement>(null);
+  const isClosing = useRef(false);
   const id = useId();
   useEffect(() => {
     const dialog = ref.current;
     if (!dialog) return;
     if (open && !dialog.open) dialog.showModal();
-    if (!open && dialog.open) dialog.close();
+    if (!open && dialog.open) {
+      isClosing.current = true;
+      dialog.close();
+    }
   }, [open]);
+  const told = (): void => {
+    if (!isClosing.current) onClose();
+    isClosing.current = false; // the event of a dialog that was closed from here comes when it may be wanted again
+  };
   return (
-    <dialog ref={ref} aria-labelledby={id} onClose={onClose}>
+    <dialog ref={ref} aria-labelledby={id} onClose={told}>
       <div class="dialog-head">
         <h2 id={id}>{title}</h2>
         <Button label="Close" icon="close" kind="quiet" hideText onClick={onClose} />

@@ -46,11 +46,13 @@ _ROWS = {"type": "array", "items": {"type": "object"}}
 
 class SqlBody(RequestBody, kw_only=True):
     """A statement as JSON. It may also be the body itself, as text/plain. Of models it takes at most
-    `max_tokens`, for `max_ai_rows` rows of arguments, and time of this machine for `max_cost` dollars."""
+    `max_tokens`, for `max_ai_rows` rows of arguments, and time of this machine for `max_cost` dollars. With
+    `describe` the reply has the columns, and no rows."""
 
     sql: Annotated[str, Meta(min_length=1)]
     parameters: Annotated[list[str | _Integer | float | bool | None], Meta(max_length=1000)] = []  # noqa: RUF012
     max_rows: Annotated[int, Meta(ge=1, le=2**31)] | None = None
+    describe: bool = False
     max_tokens: Annotated[int, Meta(ge=1, le=2**53)] | None = None
     max_ai_rows: Annotated[int, Meta(ge=1, le=2**31)] | None = None
     max_cost: Annotated[float, Meta(ge=0, le=1e9)] | None = None
@@ -168,7 +170,8 @@ async def _answer(http: HttpRequest, format: Format, *, explain: bool = False) -
         body = checked_body(SqlBody, data, call)
 
     loop = asyncio.get_running_loop()
-    models = ServedModels(service.runner, call.account, loop, service.remote.routing)
+    places, remote = service.statements.places, service.remote.routing
+    models = ServedModels(service.runner, call.account, loop, places, remote)
     wishes = AiWishes(
         max_tokens=body.max_tokens,
         max_ai_rows=body.max_ai_rows,
@@ -186,6 +189,7 @@ async def _answer(http: HttpRequest, format: Format, *, explain: bool = False) -
             key=call.account.name or None,
             rows=body.max_rows,
             explain=explain,
+            describe=body.describe and not explain,
             stop=stop,
             models=models,
             wishes=wishes,

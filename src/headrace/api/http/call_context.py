@@ -17,8 +17,9 @@ class HttpCall(CallContext):
 
     `client` names whose shares of memory and reads the call uses: a key, or an address where there are none.
     `body_bytes` of its body count against the server's limit until the reply has begun; `body` is kept for
-    the request log only. `releases` are called at its end. `status` is that of the reply, 0 where there was
-    none; it `is_whole` unless its client left before its end, after `total_s`.
+    the request log only; `text_field` is what it calls texts for models. `releases` are called at its end.
+    `status` is that of the reply, 0 where there was none; it `is_whole` unless its client left before its
+    end, after `total_s`.
     """
 
     method: str
@@ -27,6 +28,7 @@ class HttpCall(CallContext):
     client: str = ""
     body_bytes: int = 0
     body: bytes = b""
+    text_field: str = "input"
     status: int = 0
     is_whole: bool = True
     total_s: float = 0.0
@@ -39,7 +41,10 @@ class HttpCall(CallContext):
         self.surface = self.surface or self.path
 
     def fail(self, error: HeadraceError) -> None:
-        """Remember the error that the call ended with, and why it was refused."""
+        """Remember the error that the call ended with, and why it was refused. Where models are shared, texts
+        are `input`: the error names the field that the client has sent."""
+        if error.param == "input":
+            error.param = self.text_field
         self.error = error
         if isinstance(error, Overloaded):
             self.refusal = error.reason

@@ -18,6 +18,7 @@ EXPOSED = (
     "request-id",
     "retry-after",
     "retry-after-ms",
+    "idempotent-replayed",
     *(
         f"x-ratelimit-{what}-{of}"
         for of in ("requests", "tokens")

@@ -34,7 +34,8 @@ from headrace.storage.request_log import (
     write_log,
 )
 from headrace.telemetry.ended_call import EndedCall
-from headrace.telemetry.explain import ExplainNode, explain
+from headrace.telemetry.explain import explain
+from headrace.telemetry.explain_node import ExplainNode
 from headrace.telemetry.request_metrics import ModelMetrics
 
 LOG = logging.getLogger("headrace.api")

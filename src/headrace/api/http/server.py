@@ -7,9 +7,10 @@ import logging
 import signal
 import socket
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from types import FrameType
+from typing import Protocol
 
 import uvicorn
 from starlette.applications import Starlette
@@ -17,7 +18,7 @@ from starlette.applications import Starlette
 from headrace.api.http.bounded_protocol import BoundedProtocol
 from headrace.api.service import Service
 from headrace.config.settings import Settings
-from headrace.errors import EngineStopped, UsageError
+from headrace.errors import EngineStopped, HeadraceError, UsageError
 
 LOG = logging.getLogger("headrace.api")
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -37,6 +38,18 @@ def bind(settings: Settings) -> socket.socket:
         ) from error
 
 
+class Listening(Protocol):
+    """Another way to the application, on a port of its own."""
+
+    async def start(self) -> None:
+        """Listen; raises what prevents that."""
+        ...
+
+    async def stop(self) -> None:
+        """End what runs, within seconds."""
+        ...
+
+
 class Server(uvicorn.Server):
     """uvicorn with a drain: listening goes on with 503 until all replies have ended, or
     `shutdown_timeout` is over.
@@ -53,6 +66,7 @@ class Server(uvicorn.Server):
         *,
         progress: Callable[[int, int], None] = lambda done, total: None,
         reload: Callable[[], None] = lambda: None,
+        beside: Sequence[Listening] = (),
     ) -> None:
         config = uvicorn.Config(
             app,
@@ -71,6 +85,7 @@ class Server(uvicorn.Server):
         self._on_started = on_started
         self._progress = progress
         self._reload = reload
+        self._beside = beside
         self._loading: asyncio.Task[None] | None = None
         self.failure: BaseException | None = None
         self.stopped_by: int | None = None
@@ -106,6 +121,12 @@ class Server(uvicorn.Server):
         """Begin to listen, load the model where there is none yet, then say so."""
         await super().startup([handle for one in sockets or () for handle in _handles(one)])
         self._loop = asyncio.get_running_loop()
+        try:
+            for one in self._beside:
+                await one.start()
+        except HeadraceError as error:
+            self.failure, self.should_exit = error, True
+            return
         if not self._service.gate.starting:
             self._on_started()
             return
@@ -136,6 +157,8 @@ class Server(uvicorn.Server):
         deadline_s = asyncio.get_running_loop().time() + CANCEL_S
         while self._service.local.runs and asyncio.get_running_loop().time() < deadline_s:
             await asyncio.sleep(0.01)
+        for one in self._beside:
+            await one.stop()
         await self._service.models.close()  # which ends what is left
         await super().shutdown(sockets)
 
@@ -148,13 +171,15 @@ def serve(
     *,
     progress: Callable[[int, int], None] = lambda done, total: None,
     reload: Callable[[], None] = lambda: None,
+    beside: Sequence[Listening] = (),
 ) -> int | None:
     """Serve until SIGINT or SIGTERM; returns the signal. `on_started` is called when requests are taken,
     `progress` with bytes done and in all while the default model loads, `reload` on the loop for a SIGHUP.
+    What is `beside` listens from the start to the end.
 
     Raises what prevents the default model from loading.
     """
-    server = Server(app, settings, on_started, progress=progress, reload=reload)
+    server = Server(app, settings, on_started, progress=progress, reload=reload, beside=beside)
     server.run(sockets=[listener])
     if server.failure is not None:
         raise server.failure

@@ -24,7 +24,7 @@ from headrace.inference.call_context import CallContext
 from headrace.inference.explanation import prediction
 from headrace.inference.model_runner import ModelRunner
 from headrace.inference.requests import GenerationRequest, InferenceRequest
-from headrace.telemetry.explain import ExplainNode
+from headrace.telemetry.explain_node import ExplainNode
 
 
 class ExplainBody(RequestBody, kw_only=True):

@@ -14,7 +14,7 @@ from headrace.api.http.errors import NotFound, json_response
 from headrace.api.http.query import Query, page_size, read_query
 from headrace.api.service import get_service
 from headrace.storage.request_log import LogFilter, LoggedRequest, Outcome
-from headrace.telemetry.explain import ExplainNode
+from headrace.telemetry.explain_node import ExplainNode
 
 MAX_PAGE = 1000
 

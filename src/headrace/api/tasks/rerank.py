@@ -120,6 +120,7 @@ async def reranked(http: HttpRequest, version: str) -> Response:
     call, runner = call_of(http), body.runner(get_service(http))
     if body.texts is not None:
         take_surface(call)
+        call.text_field = "texts"
     documents, top_n = body.given(), body.top_n or body.top_k
     work = rerank(runner, body.model, body.query, documents, call, top_n=top_n, options=body.options())
     found = await done(http, work)

@@ -180,7 +180,8 @@ class _SqlTools:
     ) -> SqlAnswer:
         models = None
         if self._runner is not None:
-            models = ServedModels(self._runner(), call.account, asyncio.get_running_loop())
+            loop, places = asyncio.get_running_loop(), self._statements.places
+            models = ServedModels(self._runner(), call.account, loop, places)
 
         def run(engine: DataEngine, stop: WorkStop) -> SqlAnswer:
             key = call.account.name or None

@@ -57,9 +57,10 @@ class Classify(SqlOperator):
         if self._cascade is not None:  # between decoders
             name = name or runner.able("generate")
         name = name or runner.able("zero_shot") or runner.able("embed") or runner.able("generate")
-        async with runner.lease(name, work.call(), "classify", "embed", "generate") as model:
+        async with runner.lease(name, work.call(), *MEANS, "classify") as model:
             self.model, tasks = model.name, model.tasks
-            self._means = "zero_shot" if "classify" in tasks else "embed" if "embed" in tasks else "generate"
+            judges = "classify" in tasks or "zero_shot" in tasks
+            self._means = "zero_shot" if judges else "embed" if "embed" in tasks else "generate"
             identity = model_identity(model)
         self._decoder.name = self._encoder.name = self.model
         if self._means == "generate":
@@ -79,7 +80,7 @@ class Classify(SqlOperator):
             return await self._decoder.scored_cost(work, rows, self._decoding, self._labels)
         if self._means == "embed":
             return [RowCost(count) for count in await self._encoder.tokens(work, texts)]
-        async with work.runner.lease(self.model, work.call(), "classify") as model:
+        async with work.runner.lease(self.model, work.call(), "classify", "zero_shot") as model:
             written = [len(model.tokenizer.encode(TEMPLATE.replace("{}", one))) for one in self._labels]
             counts = await work.runner.in_thread(
                 model, lambda: [len(model.tokenizer.encode(text)) for text in texts]

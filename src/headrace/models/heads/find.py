@@ -31,6 +31,6 @@ def find_head(
         return masked_lm.read(config, model_type)
     if head.kind == "late_interaction":
         return late_interaction.read(hidden, head.size, dense)
-    if head.kind == "spans":
+    if head.kind in ("spans", "schema"):
         return RowHead("none", ())
     raise UnsupportedModel(f"a head that does '{head.kind}' is not supported")

@@ -25,7 +25,8 @@ from headrace.tasks.entity_finders.gliner_scores import (
 from headrace.tasks.entity_finders.spans import Candidates, Ints, check_finite, gathered, keys_of
 from headrace.tokenization.tokenizer import Tokenizer
 from headrace.weights.gliner import SubtokenPooling
-from headrace.weights.gliner_head import GlinerHead, SpanScorer, read_gliner_head
+from headrace.weights.gliner_head import GlinerHead, read_gliner_head
+from headrace.weights.head_tensors import SpanScorer
 
 _WORD = re.compile(r"\w+(?:[-_]\w+)*|\S")
 _WORDS_AT_A_TIME = 512
@@ -73,7 +74,7 @@ class GlinerFinder:
     ) -> list[Candidates]:
         """See `Finder.find`."""
         found: list[Candidates] = []
-        for start, end in _groups([len(part) for part in parts]):
+        for start, end in groups([len(part) for part in parts]):
             several = states[start:end]
             words = self._words(several, frame, parts[start:end])
             marks = np.stack([self._projected(one[frame.marks]) for one in several])
@@ -101,7 +102,7 @@ class GlinerFinder:
         if isinstance(self._head.scorer, SpanScorer):
             longest = self._head.settings.longest_span
             for scores in span_scores(self._head.scorer, words, labels, longest):
-                yield _of_widths(check_finite(scores), threshold)
+                yield spans_above(check_finite(scores), threshold)
         else:
             for scores in token_scores(self._head.scorer, words, labels):
                 check_finite(scores.start)
@@ -121,7 +122,7 @@ def _check_label(label: str, ids: Sequence[int], marks: Sequence[str]) -> None:
             )
 
 
-def _groups(words: Sequence[int]) -> Iterator[tuple[int, int]]:
+def groups(words: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Texts that are scored together: as many as have some hundred words, at least one."""
     start, count = 0, 0
     for index, number in enumerate(words):
@@ -151,7 +152,7 @@ def word_states(states: Array, starts: Ints, kind: SubtokenPooling) -> Array:
     return found
 
 
-def _of_widths(scores: Array, threshold: float) -> Iterator[tuple[int, Ints, Array]]:
+def spans_above(scores: Array, threshold: float) -> Iterator[tuple[int, Ints, Array]]:
     """Of each label the spans above the threshold, of scores [widths, words, labels]; those of spans that
     end behind the text have 0."""
     above = scores > threshold

@@ -9,7 +9,8 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from headrace.ops.value import Array
-from headrace.weights.gliner_head import GlinerHead, LstmDirection, SpanScorer, TokenScorer
+from headrace.weights.gliner_head import GlinerHead, LstmDirection, TokenScorer
+from headrace.weights.head_tensors import SpanScorer
 
 _PAIR_ROWS = 8192
 """Pairs of a word and a label that are scored together: each has a row of 4 * hidden numbers."""
@@ -69,8 +70,8 @@ def label_vectors(head: GlinerHead, states: Array) -> Array:
     """Of states [texts, labels, hidden] at the labels' marks what words are compared with."""
     texts, labels, size = states.shape
     rows = states.reshape(-1, size)
-    if isinstance(head.scorer, SpanScorer):
-        rows = head.scorer.label(rows)
+    if head.label is not None:
+        rows = head.label(rows)
     return rows.reshape(texts, labels, -1)
 
 

@@ -6,6 +6,7 @@ The SDK's own transport reads lines of any length, passes variables on and sets 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -13,12 +14,13 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import cast
 
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client._transport import TransportStreams  # pyright: ignore[reportPrivateImportUsage]
 from mcp.shared.message import SessionMessage
-from mcp_types import jsonrpc_message_adapter
+from mcp_types import PARSE_ERROR, ErrorData, JSONRPCError, JSONRPCMessage, jsonrpc_message_adapter
 from msgspec import Struct
 
 import headrace.isolation
@@ -111,8 +113,9 @@ class _Pipes:
                         "asked for"
                     )
                     break
-                with suppress(ValueError):  # what is no message is left out, as logs on stdout are
-                    await session.send(SessionMessage(jsonrpc_message_adapter.validate_json(line)))
+                message = _message(line)
+                if message is not None:
+                    await session.send(SessionMessage(message))
         except asyncio.LimitOverrunError:
             cause = f"it has sent a message of more than {MAX_MESSAGE:,} bytes"
         except (anyio.ClosedResourceError, anyio.BrokenResourceError, ConnectionError):
@@ -141,6 +144,25 @@ class _Pipes:
         assert self._process.stderr is not None
         while part := await self._process.stderr.read(_TAIL):
             self._watch.said = (self._watch.said + part)[-_TAIL:]
+
+
+def _message(line: bytes) -> JSONRPCMessage | None:
+    """A message; None for what is none, as logs on stdout are. A reply that cannot be read, such as one with
+    half of a surrogate pair, is an error, so that nobody waits for it."""
+    with suppress(ValueError):
+        return jsonrpc_message_adapter.validate_json(line)
+    try:
+        found: object = json.loads(line.decode(errors="replace"))
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict):
+        return None
+    reply = cast("dict[str, object]", found)
+    number = reply.get("id")
+    if "method" in reply or not isinstance(number, int | str):
+        return None
+    said = ErrorData(code=PARSE_ERROR, message="the reply is no valid message of JSON-RPC")
+    return JSONRPCError(jsonrpc="2.0", id=number, error=said)
 
 
 async def _end(process: Process, tasks: Sequence[asyncio.Task[None]], *, is_patient: bool) -> None:

@@ -17,11 +17,11 @@ from headrace.inference.call_context import CallContext
 from headrace.inference.handler import Handler
 from headrace.inference.requests import ChatRequest
 from headrace.storage.agent_runs import AgentRuns
-from headrace.tools.run_journal import RunJournal
+from headrace.tools.agent.run_journal import RunJournal
 from headrace.tools.tool import ServedTools, ToolSpec, ToolUnavailable
 
 if TYPE_CHECKING:
-    from headrace.tools.agent import PendingCall
+    from headrace.tools.agent.plan import PendingCall
 
 _MCP_FIELDS = (
     "type",
@@ -50,8 +50,10 @@ async def agent_of(
             "answer with verify",
             param="text" if body.text is not None else "include",
         )
-    agent: Any = extra_module("tools", "headrace.tools.agent", "mcp", "jsonschema_rs")
-    checks: Any = extra_module("tools", "headrace.tools.verify", "mcp", "jsonschema_rs")
+    loop, plans, checks = (
+        extra_module("tools", f"headrace.tools.agent.{name}", "mcp", "jsonschema_rs")
+        for name in ("loop", "plan", "verify")
+    )
     toolbox: ServedTools = await service.tools.toolbox()
     for where, tool in _tools_of(body):
         if tool.get("type") == NAME and tool.get("vector_store_ids") is not None:
@@ -62,10 +64,10 @@ async def agent_of(
             toolbox = await with_file_search(toolbox, tool, where, call, service)
     specs, approval = _chosen(body, toolbox.specs(call), service)
     budget, pending = body.budget or RunBudget(), _decided(items)
-    plan = agent.AgentPlan(
+    plan = plans.AgentPlan(
         run_id=request.id,
         tools=tuple(specs),
-        budget=agent.AgentBudget(
+        budget=plans.AgentBudget(
             steps=budget.steps,
             tool_calls=64 if body.max_tool_calls is None else body.max_tool_calls,
             tokens=budget.tokens,
@@ -76,7 +78,7 @@ async def agent_of(
         max_repairs=1 if body.max_repairs is None else body.max_repairs,
         approval=frozenset(approval),
         decisions={one.id: decision for one, decision in pending},
-        pending=tuple(_pending(one, agent.PendingCall) for one, _ in pending),
+        pending=tuple(_pending(one, plans.PendingCall) for one, _ in pending),
     )
     unknown = [one.name for one in plan.pending if one.name not in {spec.name for spec in specs}]
     if unknown:
@@ -89,7 +91,7 @@ async def agent_of(
         runs, owner = AgentRuns(service.database), await service.run_in_thread(call.account.owner)
         await service.run_in_thread(lambda: runs.begin(request.id, owner, b"{}"))
         journal = RunJournal(runs, service.threads)
-    handler: Handler = agent.AgentHandler(service.handler, toolbox, plan, journal)
+    handler: Handler = loop.AgentHandler(service.handler, toolbox, plan, journal)
     return handler
 
 

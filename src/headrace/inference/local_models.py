@@ -1,10 +1,11 @@
-"""Models that this process loads when a statement first needs them."""
+"""Models that this process loads when something first needs them."""
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 from headrace.config.settings import default_cache_dir
@@ -27,18 +28,21 @@ BUNDLED: Mapping[TaskName, str] = {"embed": "embed", "entities": "tagger"}
 
 
 class LocalModels:
-    """See `Models`. Given models stay the caller's; others are loaded by name and closed with this."""
+    """A runner over models of this process, and the loop it lives on. Given models stay the caller's; others
+    are loaded by name and closed with this."""
 
     def __init__(
         self,
         given: Sequence[LoadedModel] = (),
         *,
         default: str | None = None,
+        options: EngineOptions | None = None,
         loading: Callable[[str | None], Progress | None] = lambda name: None,
     ) -> None:
-        """`default` names the model of requests that name none (None: the shipped one); `loading` gives what
-        is told how far a model has loaded."""
-        self._source = _Source(given, default, loading)
+        """`default` names the model of requests that name none (None: the shipped one), `options` are those
+        of models that are loaded here; `loading` gives what is told how far one has loaded."""
+        options = options or EngineOptions(cache_dir=default_cache_dir())
+        self._source = _Source(given, default, options, loading)
         self._threads = ModelThreads(2)
         self._handler = LocalHandler(self._source, self._threads)
         self._loop = LoopThread()
@@ -47,8 +51,16 @@ class LocalModels:
         self.remote = None
 
     def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """See `Models.submit`."""
+        """Begin work on the models' event loop, from another thread."""
         return self._loop.submit(work)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The same, and wait for its result."""
+        return self._loop.run(work)
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """While a statement waits for models: nothing else needs its place here."""
+        return nullcontext()
 
     def close(self) -> None:
         """Close what was loaded here."""
@@ -65,8 +77,10 @@ class _Source:
         self,
         given: Sequence[LoadedModel],
         default: str | None,
+        options: EngineOptions,
         loading: Callable[[str | None], Progress | None],
     ) -> None:
+        self._options = options
         self._given = {model.name: model for model in given}
         self._loaded: dict[str | None, LoadedModel] = {}
         self._default, self._loading = default, loading
@@ -96,8 +110,7 @@ class _Source:
 
     def _load(self, name: str | None) -> LoadedModel:
         asked = name or self._default
-        options = EngineOptions(cache_dir=default_cache_dir())
-        self._loaded[asked] = found = load_model(asked, options, progress=self._loading(asked))
+        self._loaded[asked] = found = load_model(asked, self._options, progress=self._loading(asked))
         return found
 
     def metrics(self, model: LoadedModel) -> ModelMetrics:

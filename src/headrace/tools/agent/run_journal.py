@@ -7,7 +7,7 @@ from headrace.storage.agent_runs import AgentRuns
 
 
 class RunJournal:
-    """See `agent.StepJournal`."""
+    """See `steps.StepJournal`."""
 
     def __init__(self, runs: AgentRuns, threads: StoreThreads) -> None:
         self._runs, self._threads = runs, threads

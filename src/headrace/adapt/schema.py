@@ -1,0 +1,81 @@
+"""The tables of what is collected, in a file of their own. A released migration never changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from headrace.storage.database import Database
+
+ADAPT_MIGRATIONS: Mapping[str, Sequence[str]] = {
+    "traffic": (
+        """CREATE TABLE tasks (
+            id TEXT PRIMARY KEY,
+            key_group TEXT NOT NULL,
+            endpoint TEXT NOT NULL,
+            template TEXT NOT NULL,
+            tools TEXT NOT NULL,
+            form TEXT NOT NULL,
+            name TEXT NOT NULL,
+            is_named INTEGER NOT NULL,
+            created_s REAL NOT NULL
+        ) WITHOUT ROWID""",
+        """CREATE TABLE examples (
+            id INTEGER PRIMARY KEY AUTOINCREMENT,
+            reply_id TEXT NOT NULL UNIQUE,
+            request_id TEXT NOT NULL,
+            task TEXT NOT NULL REFERENCES tasks (id) ON DELETE CASCADE,
+            key_name TEXT NOT NULL,
+            at_s REAL NOT NULL,
+            model TEXT NOT NULL,
+            target TEXT NOT NULL,
+            messages BLOB NOT NULL,
+            question TEXT NOT NULL,
+            question_digest BLOB NOT NULL,
+            answer TEXT NOT NULL,
+            outcome TEXT NOT NULL,
+            was_repeated INTEGER NOT NULL,
+            nano_usd INTEGER,
+            first_token_s REAL,
+            total_s REAL NOT NULL,
+            prompt_tokens INTEGER NOT NULL,
+            completion_tokens INTEGER NOT NULL,
+            task_group INTEGER,
+            encoder TEXT,
+            vector BLOB
+        )""",
+        "CREATE INDEX examples_by_task ON examples (task, id)",
+        "CREATE INDEX examples_by_key ON examples (key_name, id)",
+        "CREATE INDEX examples_by_time ON examples (at_s)",
+        "CREATE INDEX examples_by_question ON examples (task, question_digest)",
+        """CREATE TABLE feedback (
+            example INTEGER PRIMARY KEY REFERENCES examples (id) ON DELETE CASCADE,
+            at_s REAL NOT NULL,
+            key_name TEXT NOT NULL,
+            score REAL,
+            is_accepted INTEGER,
+            correction TEXT
+        )""",
+        "CREATE INDEX feedback_by_key ON feedback (key_name, at_s)",
+        """CREATE TABLE task_groups (
+            task TEXT NOT NULL REFERENCES tasks (id) ON DELETE CASCADE,
+            number INTEGER NOT NULL,
+            name TEXT NOT NULL,
+            size INTEGER NOT NULL,
+            encoder TEXT NOT NULL,
+            centroid BLOB NOT NULL,
+            PRIMARY KEY (task, number)
+        ) WITHOUT ROWID""",
+        """CREATE TABLE dropped (reason TEXT PRIMARY KEY, count INTEGER NOT NULL) WITHOUT ROWID""",
+    ),
+}
+
+
+def adapt_file(store: Path) -> Path:
+    """The file of what is collected, beside the store."""
+    return store.with_name(f"{store.stem}-adapt.sqlite3")
+
+
+def open_adapt(store: Path | None) -> Database:
+    """The database beside a store; None: in memory."""
+    return Database(None if store is None else adapt_file(store), ADAPT_MIGRATIONS)

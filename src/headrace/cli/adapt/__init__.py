@@ -1,0 +1,24 @@
+"""`headrace adapt`: what is asked of models, and which of it a small model could answer."""
+
+HELP = """Learn from your own traffic, and decide what a small model answers.
+
+A server with the table [adapt] collects requests of the keys that have agreed, without personal data. These
+commands read what it has collected, in a file beside the store; nothing leaves this machine, and no routing
+changes unless you promote.
+
+\b
+Examples:
+  headrace adapt status
+  headrace adapt tasks
+  headrace adapt tasks --rename t-3fa2 "order questions"
+  headrace adapt export --key alice alice.jsonl
+  headrace adapt forget --key alice
+  headrace adapt simulate --students 1000 --margin 0.02 --alpha 0.05
+"""
+COMMANDS = {
+    "status": "What is collected, and what could be saved.",
+    "tasks": "Find tasks in the traffic, and list or rename them.",
+    "export": "Write all that is kept, of one key or of all.",
+    "forget": "Delete all that is kept, of one key, one reply or all.",
+    "simulate": "How often the test proposes students, good and bad ones.",
+}

@@ -1,0 +1,53 @@
+"""`headrace adapt export`: all that is kept, as it is kept."""
+
+from __future__ import annotations
+
+import json as json_module
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headrace.adapt.examples import ExampleStore
+from headrace.adapt.schema import open_adapt
+from headrace.cli.flags import takes_settings
+from headrace.config.settings import Settings
+from headrace.errors import UsageError
+from headrace.storage.database import open_private
+
+HELP = """Write all that is kept to FILE, a line of JSON for each example; without FILE to the terminal.
+
+\b
+Examples:
+  headrace adapt export all.jsonl
+  headrace adapt export --key alice alice.jsonl
+"""
+
+
+@takes_settings("store")
+def command(
+    file: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="Where to.")] = None,
+    key: Annotated[str | None, typer.Option(help="Of this key only.")] = None,
+    *,
+    settings: Settings,
+) -> None:
+    """Write them; see HELP."""
+    database = open_adapt(settings.store_file)
+    try:
+        lines = ExampleStore(database).export(key)
+    finally:
+        database.close()
+    text = "".join(json_module.dumps(one, ensure_ascii=False) + "\n" for one in lines)
+    if file is None:
+        print(text, end="")
+        return
+    try:
+        open_private(file)  # it has what users have said
+        with file.open("w", encoding="utf-8") as out:
+            out.write(text)
+            out.flush()
+            os.fsync(out.fileno())
+    except OSError as error:
+        raise UsageError(f"{file} cannot be written: {error.strerror}") from None
+    print(f"{len(lines):,} examples are in {file}")

@@ -1,0 +1,43 @@
+"""`headrace adapt forget`: delete what is kept."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from headrace.adapt.examples import ExampleStore
+from headrace.adapt.schema import open_adapt
+from headrace.cli.flags import takes_settings
+from headrace.cli.terminal import JsonFlag, print_json
+from headrace.config.settings import Settings
+from headrace.errors import UsageError
+
+HELP = """Delete what is kept: of a key, of one reply, or all; what was learned from it goes, too.
+
+\b
+Examples:
+  headrace adapt forget --key alice
+  headrace adapt forget --reply chatcmpl-3f2a
+  headrace adapt forget --all
+"""
+
+
+@takes_settings("store")
+def command(
+    key: Annotated[str | None, typer.Option(help="All of this key.")] = None,
+    reply: Annotated[str | None, typer.Option(help="The reply of this id.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All that there is.")] = False,
+    json: JsonFlag = False,
+    *,
+    settings: Settings,
+) -> None:
+    """Delete it; see HELP."""
+    if (key is not None) + (reply is not None) + everything != 1:
+        raise UsageError("forget takes one of --key NAME, --reply ID and --all")
+    database = open_adapt(settings.store_file)
+    try:
+        gone = ExampleStore(database).forget(key, reply)
+    finally:
+        database.close()
+    print_json({"forgotten": gone}) if json else print(f"{gone:,} examples are deleted")

@@ -1,0 +1,83 @@
+"""`headrace adapt tasks`: what the traffic consists of."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from headrace.adapt.examples import ExampleStore
+from headrace.adapt.schema import open_adapt
+from headrace.adapt.tasks import TaskView, find_groups, task_views
+from headrace.cli.flags import takes_settings
+from headrace.cli.load_progress import loaded
+from headrace.cli.terminal import JsonFlag, print_json, print_table, status
+from headrace.config.adapt_settings import read_adapt
+from headrace.config.settings import MODEL_SETTINGS, Settings
+from headrace.errors import UsageError
+
+HELP = """Find the tasks in what was collected, and list them; those that cost most come first.
+
+Requests of one program are one task: their instructions without variables, tools, form of answer, endpoint
+and key are the same. Within a task, questions that are alike are a group; these are found anew where there
+are enough new examples, and keep their numbers.
+
+\b
+Examples:
+  headrace adapt tasks
+  headrace adapt tasks t-3fa2
+  headrace adapt tasks --rename t-3fa2 "order questions"
+"""
+
+
+@takes_settings("store", *MODEL_SETTINGS)
+def command(
+    task: Annotated[
+        str | None, typer.Argument(metavar="[TASK]", help="Show the groups of this task.")
+    ] = None,
+    rename: Annotated[
+        tuple[str, str] | None, typer.Option(metavar="TASK NAME", help="Give a task a name.")
+    ] = None,
+    json: JsonFlag = False,
+    *,
+    settings: Settings,
+) -> None:
+    """List them; see HELP."""
+    if task and rename:
+        raise UsageError("tasks takes TASK or --rename, not both")
+    database = open_adapt(settings.store_file)
+    store = ExampleStore(database)
+    try:
+        if rename:
+            found = store.task(rename[0])
+            store.rename(found.id, rename[1])
+        elif database.exists:
+            _find(store, settings)
+        views = task_views(store)
+        if task:
+            wanted = store.task(task).id
+            views = [one for one in views if one.id == wanted]
+    finally:
+        database.close()
+    _show(views, json, with_groups=task is not None)
+
+
+def _find(store: ExampleStore, settings: Settings) -> None:
+    encoder = read_adapt(settings.adapt).encoder
+    with status() as shown, loaded(encoder, settings) as llm:
+        find_groups(store, encoder, llm.embed, shown)
+
+
+def _show(views: list[TaskView], json: bool, *, with_groups: bool) -> None:
+    if json:
+        print_json(msgspec.to_builtins(views))
+        return
+    rows: list[Any] = [
+        (one.id, f"{one.examples:,}", f"{one.usd:.4f}", str(len(one.groups)), one.key_group, one.name)
+        for one in views
+    ]
+    print_table(rows, header=("TASK", "EXAMPLES", "$", "GROUPS", "OF", "NAME"), fit=True)
+    if with_groups:
+        groups = [(str(one.number), f"{one.size:,}", one.name) for view in views for one in view.groups]
+        print_table(groups, header=("GROUP", "SIZE", "NAME"), fit=True)

@@ -1,0 +1,109 @@
+"""Settings of the adaptive loop: the table `[adapt]`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, cast
+
+from msgspec import Struct
+
+from headrace.config.cache_settings import AGE
+from headrace.config.names import known_name
+from headrace.config.setting import Setting, table_of
+from headrace.config.values import OBJECT, SWITCH, integer, number, text, texts
+from headrace.errors import UsageError
+
+EVERY_KEY = "*"
+
+
+class AdaptSettings(Struct, frozen=True, kw_only=True):
+    """The table `[adapt]`. Without `enabled` and `keys` nothing is collected."""
+
+    enabled: Annotated[bool, Setting(help="collect traffic, and learn from it", values=SWITCH)] = False
+    keys: Annotated[
+        tuple[str, ...],
+        Setting(
+            help="names of the keys whose traffic is collected; * is all, and what comes without a key",
+            values=texts("name[,name]"),
+            shown_default="none",
+        ),
+    ] = ()
+    teams: Annotated[
+        Mapping[str, object] | None,
+        Setting(
+            help="keys whose traffic may train what the others of the team are served, by team, such as "
+            '{"red": ["alice", "bob"]}; without one each key has its own tasks',
+            values=OBJECT,
+            shown_default="none",
+        ),
+    ] = None
+    sample: Annotated[
+        float, Setting(help="part of the requests that is collected", values=number(0.0001, 1))
+    ] = 1.0
+    retention: Annotated[
+        float, Setting(help="time after which an example is deleted", values=AGE, shown_default="30d")
+    ] = 30.0 * 86_400
+    max_examples: Annotated[
+        int, Setting(help="examples of each key that are kept; older ones are deleted", values=integer(100))
+    ] = 20_000
+    detector: Annotated[
+        str,
+        Setting(
+            help="model of this machine that finds names and places, which are replaced before anything is "
+            "stored, besides the patterns of personal data; patterns: these alone",
+            values=text("name"),
+        ),
+    ] = "tagger"
+    encoder: Annotated[
+        str, Setting(help="model of this machine whose vectors tasks and students use", values=text("name"))
+    ] = "embed"
+    margin: Annotated[
+        float,
+        Setting(help="part of answers by which a student may be worse", values=number(0.001, 0.5)),
+    ] = 0.02
+    alpha: Annotated[
+        float,
+        Setting(
+            help="probability that a student that is worse than that is ever proposed",
+            values=number(0.0001, 0.5),
+        ),
+    ] = 0.05
+
+    def group_of(self, key: str) -> str:
+        """Whose tasks the traffic of a key belongs to: its team's, or its own."""
+        for team, keys in (self.teams or {}).items():
+            if key in cast("list[str]", keys):
+                return f"team {team}"
+        return f"key {key}"
+
+    def collects(self, key: str) -> bool:
+        """Whether a key has opted in; "" is traffic without one."""
+        return EVERY_KEY in self.keys or (bool(key) and key in self.keys)
+
+
+ADAPT_SETTINGS: Mapping[str, Setting] = table_of(AdaptSettings)
+
+
+def read_adapt(table: Mapping[str, object] | None) -> AdaptSettings:
+    """The table `[adapt]`; UsageError names what is unknown or no value."""
+    values: dict[str, Any] = {}
+    for name, value in (table or {}).items():
+        row = ADAPT_SETTINGS[known_name(name, list(ADAPT_SETTINGS), f"adapt: unknown {name!r}")]
+        values[name] = row.parse(value, f"adapt.{name}")
+    found = AdaptSettings(**values)
+    if found.enabled and not found.keys:
+        raise UsageError(
+            'adapt.enabled needs adapt.keys, the names of the keys that have agreed: ["*"] is all of them'
+        )
+    _check_teams(found)
+    return found
+
+
+def _check_teams(settings: AdaptSettings) -> None:
+    seen: dict[str, str] = {}
+    for team, keys in (settings.teams or {}).items():
+        if not isinstance(keys, list) or not all(isinstance(key, str) for key in cast("list[object]", keys)):
+            raise UsageError(f"adapt.teams.{team} is no list of names of keys")
+        for key in cast("list[str]", keys):
+            if seen.setdefault(key, team) != team:
+                raise UsageError(f"adapt.teams: {key!r} is in {seen[key]!r} and in {team!r}: choose one")

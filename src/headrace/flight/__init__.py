@@ -1,0 +1,1 @@
+"""Arrow Flight SQL: statements of ADBC and JDBC clients over gRPC."""

@@ -1,0 +1,79 @@
+"""A server that collects, in front of a provider that knows the answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from fake import FakeModel
+from fake_provider import Exchange, FakeProvider, delta, events, running_provider, usage
+from in_process import Running, server_of
+
+from headrace.adapt.examples import ExampleStore
+from headrace.adapt.schema import open_adapt
+
+PRICE = {"input": 2.0, "output": 10.0}
+"""Dollars a million tokens."""
+
+
+def knows(answer: Callable[[str], str]) -> Any:
+    """A reply of a provider: what `answer` says to the last message."""
+
+    async def reply(exchange: Exchange) -> None:
+        said = answer(exchange.body["messages"][-1]["content"])
+        await exchange.begin()
+        await exchange.send(
+            events(delta(role="assistant", content=said), delta(finish="stop"), usage(100, 5))
+        )
+
+    return reply
+
+
+@contextmanager
+def learning_server(
+    folder: Path, answer: Callable[[str], str], *models: Any, remote: Any = None, **adapt: Any
+) -> Iterator[tuple[Running, FakeProvider, ExampleStore]]:
+    """The server, its provider (model `large`), and what is collected; `models` are served, too."""
+    keys = {"api_key": adapt.pop("api_key")} if "api_key" in adapt else {}
+    table = {"enabled": True, "keys": ["*"], "detector": "patterns", **adapt}
+    with ExitStack() as stack:
+        provider = stack.enter_context(running_provider(knows(answer)))
+        local = FakeModel()
+        local.engine.go.set()
+        entries = {"large": {"provider": "work", "model": "far-1"}, **(remote or {})}
+        flags: dict[str, Any] = {
+            "remote": entries,
+            "providers": {"work": {"dialect": "openai_chat", "base_url": provider.url}},
+            "prices": {"work/far-1": PRICE},
+            "store": str(folder / "store.sqlite3"),
+            "adapt": table,
+        }
+        server = stack.enter_context(server_of(local, *models, **flags, **keys))
+        database = open_adapt(folder / "store.sqlite3")
+        stack.callback(database.close)
+        yield server, provider, ExampleStore(database)
+
+
+def ask(server: Running, text: str, system: str = "Sort the question.", **more: Any) -> Any:
+    """The reply of the large model."""
+    headers = more.pop("headers", {})
+    body = {
+        "model": "large",
+        "messages": [{"role": "system", "content": system}, {"role": "user", "content": text}],
+        **more,
+    }
+    reply = server.http().post("/v1/chat/completions", json=body, headers=headers)
+    assert reply.status_code == 200, reply.text
+    return reply
+
+
+def settled(store: ExampleStore, count: int) -> list[dict[str, Any]]:
+    """What is kept, as soon as it is so much."""
+    for _ in range(400):
+        if len(found := store.export()) >= count:
+            return found
+        time.sleep(0.01)
+    raise AssertionError(f"{len(store.export())} of {count} examples were kept: {store.dropped()}")
