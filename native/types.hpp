@@ -17,7 +17,8 @@ inline constexpr int kFormatCount = 22;
 using FormatSet = uint32_t;  // a bit for each
 static_assert(kFormatCount <= 32);
 constexpr FormatSet set_of(Format format) { return FormatSet{1} << static_cast<int32_t>(format); }
-enum class KvType : int32_t { f32 = 0, bf16 = 1 };
+// k8v4: keys as in int8, values as in int4.
+enum class KvType : int32_t { f32 = 0, bf16, int8, k8v4, int4 };
 
 // Output columns are packed in panels of this many columns, in every format and on every ISA, so a
 // packed file moves between machines.
@@ -49,8 +50,8 @@ struct Step {
   const int32_t* token_types = nullptr;   // [T] which text of a pair
 };
 
-// KV memory of one layer: k and v are [pages][kv_heads] pages of kPageTokens * head_dim numbers of `type`, in the
-// order of formats/kv_page.hpp. Without v the values are the first entries of the keys (multi-head latent attention).
+// KV memory of one layer: k and v are [pages][kv_heads] pages of kPageTokens * head_dim numbers of `type`, as
+// formats/kv_page.hpp says. Without v the values are the first entries of the keys (multi-head latent attention).
 struct KvLayer {
   KvType type = KvType::f32;
   int32_t kv_heads = 0;

@@ -1,7 +1,7 @@
 """Models beside each other: what streams, single embeddings and a batch job lose to one another.
 
     python bench/serving/mixed_load.py [--seconds 10] [--streams 4] [--decodes 16] [--no-turns] [--json]
-        [--only WORD...] [--no-drafts] [--rounds 1] [--split mini=0 embed=1 batch=1]
+        [--only WORD...] [--no-drafts] [--rounds 1] [--split mini=0 embed=1 batch=1] [--batch-policy]
 
 One server with three models in processes of their own: `mini` generates streams of the tier priority, `embed`
 gets a flood of texts, `batch` (mini again) a batch job of the tier flex. First each kind of load runs alone,
@@ -11,8 +11,10 @@ that word, each `--rounds` times in alternation, of which the mean is shown; `--
 off, whose gain changes while it learns, and with it the tokens per second. `cpu_MODEL` is the processor time
 of a model's process, `cpu_server` that of the server's, `cpu_client` that of this one, each as a part of all
 cores. `--split` gives each model cores of its own, and no turns: the static split that turns are compared
-with. `work` is the sum of what each kind of load does as a part of what it does alone, `work_per_cpu` the
-same for a second of processor time of all these processes: other work of the machine disturbs it less.
+with. With `--batch-policy` threads of models that wake up interrupt no other process, such as the server
+(SCHED_BATCH). `work` is the sum of what each kind of load does as a part of what it does alone,
+`work_per_cpu` the same for a second of processor time of all these processes: other work of the machine
+disturbs it less.
 """
 
 from __future__ import annotations
@@ -158,6 +160,9 @@ async def measure(port: int, pid: int, options: argparse.Namespace) -> dict[str,
     workers = await worker_processes(port, server, dict(zip(("mini", "embed", "batch"), first, strict=True)))
     for name, cores in (entry.split("=") for entry in options.split):
         pin(workers[name], {int(core) for core in cores.split(",")})
+    if options.batch_policy:
+        for thread in (one.id for worker in workers.values() for one in worker.threads()):
+            os.sched_setscheduler(thread, os.SCHED_BATCH, os.sched_param(0))
     processes = workers | {"server": server, "client": psutil.Process()}
     alone: list[tuple[Client, int]] = [(streams, options.streams)]
     others: list[tuple[Client, int]] = [(flood, FLOOD_CLIENTS), (batch, BATCH_CLIENTS)]
@@ -259,6 +264,7 @@ def flags() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=1, help="how often each phase runs")
     parser.add_argument("--no-drafts", action="store_true", help="generate without speculation")
     parser.add_argument("--split", nargs="*", default=[], help="cores of each model, as mini=0 embed=1")
+    parser.add_argument("--batch-policy", action="store_true", help="threads of models preempt no others")
     parser.add_argument("--json", action="store_true")
     return parser
 

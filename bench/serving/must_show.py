@@ -25,7 +25,7 @@ from load_client import served
 
 MAX_TURN_MS = 40.0  # the default of the setting
 SPLIT = ["mini=0", "embed=1", "batch=1"]
-SERVED_MINI = 'default_model = "mini"\n[models.mini]\npath = "mini"\n'
+SERVED_MINI = '[models.mini]\npath = "mini"\n'
 SLO = 'slo = "ttft_ms=300,tpot_ms=40"\nslo_policy = "refuse"\n'
 GOALS = ("--ttft-ms", "300", "--tpot-ms", "40", "--prompt-tokens", "64", "--output-tokens", "64")
 OVERLOAD, OVERLOAD_S = 2.0, 6.0

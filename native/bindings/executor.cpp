@@ -61,7 +61,10 @@ nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>> allocate(int64_t bytes, int64_t sma
 headrace::KvType kv_type_of(const std::string& name) {
   if (name == "f32") return headrace::KvType::f32;
   if (name == "bf16") return headrace::KvType::bf16;
-  throw std::invalid_argument("there is no KV type " + name + "; use f32 or bf16");
+  if (name == "int8") return headrace::KvType::int8;
+  if (name == "k8v4") return headrace::KvType::k8v4;
+  if (name == "int4") return headrace::KvType::int4;
+  throw std::invalid_argument("there is no KV type " + name + "; use f32, bf16, int8, k8v4 or int4");
 }
 
 // The executor together with the arrays that its program points to.

@@ -35,25 +35,46 @@ static void attend_block(const Tile& tile, const Scratch& s, Block<T> block, con
       block.values[p] = turned(block.keys[p], args.value_dim, dim, to);
     }
   }
-  if constexpr (sizeof(T) == sizeof(uint16_t)) show_visible(block, args.value_dim, reinterpret_cast<T*>(s.turned));
+  Block<T> read = block;  // as bf16; codes stay where they are, for what is fetched ahead
+  const bool coded = is_coded(args.kv.type);
+  const auto shrunk = [&](Part part) { return coded ? 16 / number_bits(args.kv.type, part) : 1; };
+  if constexpr (sizeof(T) == sizeof(uint16_t)) {
+    if (coded) {
+      unpack_part(args.kv, Part::keys, block, s, read.keys);
+    } else {
+      show_visible(read, args.value_dim, reinterpret_cast<T*>(s.turned));
+    }
+  }
   const auto* q = reinterpret_cast<const typename Arithmetic<T>::Factor*>(s.q);
   const T* const* values = args.kv.v == nullptr ? next.keys : block.values;
   over_rows<kScoreRows>(tile.rows, [&]<int Rows>(int row, int turn, int turns) {
-    const Ahead<T> ahead(block.keys, values, kPageTokens * dim, turn, turns);
-    score_rows<T, Rows>(q + row * stride, stride, block.keys, ahead, block.page_count, dim,
-                        s.scores + row * kBlock);
+    const Ahead<T> ahead(read.keys, values, kPageTokens * dim, turn, turns, shrunk(Part::values));
+    score_rows<T, Rows>(q + row * stride, stride, read.keys, ahead, block.page_count, dim, s.scores + row * kBlock);
   });
-  soften<T>(tile, s, s.scores, 0, tile.rows, block.page_count * kPageVectors, block.begin, [] {});
+  const int vectors = block.page_count * kPageVectors;
+  if constexpr (sizeof(T) == sizeof(uint16_t)) {
+    if (coded) {
+      scale_scores(s.key_scales, tile.rows, vectors, s.scores);
+      unpack_part(args.kv, Part::values, block, s, read.values);  // where the keys were
+    }
+  }
+  soften<T>(tile, s, s.scores, 0, tile.rows, vectors, block.begin, [] {});
   over_rows<kOutRows>(tile.rows, [&]<int Rows>(int row, int turn, int turns) {
-    const Ahead<T> ahead(block.values, next.keys, kPageTokens * dim, turn, turns);
-    out_rows<T, Rows>(weights_of<T>(s.scores + row * kBlock), s.decay + row, block.values, ahead, block.key0,
+    const Ahead<T> ahead(read.values, next.keys, kPageTokens * dim, turn, turns, shrunk(Part::keys));
+    out_rows<T, Rows>(weights_of<T>(s.scores + row * kBlock), s.decay + row, read.values, ahead, block.key0,
                       block.key1, args.value_dim, s.out + row * stride, stride);
   });
 }
 
-// Row `row` of the tile's queries: scaled, as factors, padded with zeros.
+// Row `row` of the tile's queries: scaled, rotated where keys are, as factors, padded with zeros.
 template <typename T>
-static inline void prepare_query(const float* from, int dim, int stride, float scale, float* queries, int row) {
+static inline void prepare_query(const float* from, int dim, int stride, float scale, bool coded, float* queries, int row) {
+  float mixed[kMaxHeadDim];
+  if (coded) {
+    memcpy(mixed, from, static_cast<size_t>(dim) * sizeof(float));
+    mix_dimensions(mixed, dim);
+    from = mixed;
+  }
   auto* to = reinterpret_cast<typename Arithmetic<T>::Factor*>(queries) + row * stride;
   const F factor = splat(scale * Arithmetic<T>::kUnit);
   for (int d = 0; d < stride; d += kWidth) {
@@ -75,12 +96,13 @@ static void attend_tile(const Item& item, const Tile* after, const Scratch& s) {
   const Tile& tile = item.tile;
   const AttendArgs& args = *tile.args;
   const int dim = args.kv.head_dim, stride = padded_dim(dim);
+  const bool coded = is_coded(args.kv.type);
   const auto head_of = [&](int row) {  // counted over all tokens' heads
     return static_cast<int64_t>(row / tile.heads) * args.heads + tile.first_head + row % tile.heads;
   };
   const int first_block = tile.first_key / kBlock, last_block = tile.last_key / kBlock;
   for (int row = 0; row < tile.rows; ++row) {
-    prepare_query<T>(item.q + head_of(row) * dim, dim, stride, args.scale, s.q, row);
+    prepare_query<T>(item.q + head_of(row) * dim, dim, stride, args.scale, coded, s.q, row);
     for (int d = 0; d < stride; ++d) s.out[row * stride + d] = 0.0f;
     // A sink is the first score of its row: the highest so far, with weight e^0.
     s.top[row] = args.sinks == nullptr ? -INFINITY
@@ -108,6 +130,7 @@ static void attend_tile(const Item& item, const Tile* after, const Scratch& s) {
     float* to = item.y + head_of(row) * args.value_dim;
     const float inverse = 1.0f / s.sum[row];
     for (int d = 0; d < args.value_dim; ++d) to[d] = s.out[row * stride + d] * inverse + 0.0f;  // + 0: -0 becomes 0
+    if (coded) mix_dimensions(to, args.value_dim);
   }
 }
 

@@ -76,9 +76,11 @@ static inline F top_of_rows(const float* scores, int vectors) {
   return fold_rows(top, [](F a, F b) { return max(a, b); });
 }
 
-// Scores of `rows` rows become weights e^(score - shift), where they were; returns the sums of weights.
+// Scores of `rows` rows become weights e^(score - shift), where they were; returns the sums of weights. Weights of codes
+// (`scales` not null) have their scales in them.
 template <typename T, typename Between>
-static inline F weigh_rows(float* scores, int rows, int vectors, const float* shift, const Between& between) {
+static inline F weigh_rows(float* scores, int rows, int vectors, const float* shift, const float* scales,
+                           const Between& between) {
   F totals[kWidth] = {};
   for (int r = 0; r < rows; ++r) {
     between();
@@ -88,7 +90,7 @@ static inline F weigh_rows(float* scores, int rows, int vectors, const float* sh
     F total = {};
     for (int v = 0; v < vectors; ++v) {
       const F w = Arithmetic<T>::exp(load(row + v * kWidth) - from);
-      to_factors(weights + v * kWidth, rounded<T>(w));
+      to_factors(weights + v * kWidth, rounded<T>(scales == nullptr ? w : w * load(scales + v * kWidth)));
       total += w;
     }
     totals[r] = total;
@@ -106,6 +108,7 @@ static inline void soften(const Tile& tile, const Scratch& s, float* scores, int
   if (tile.args->softcap > 0 || begin < tile.first_shared || begin + vectors * kWidth > tile.last_shared + 1) {
     mask_rows<T>(tile, scores, first, last, vectors, begin);
   }
+  const float* scales = is_coded(tile.args->kv.type) ? s.value_scales : nullptr;
   for (int row = first; row < last; row += kWidth, scores += kWidth * kBlock) {
     const F old_top = load(s.top + row);
     const F top = max(top_of_rows(scores, vectors), old_top);
@@ -115,7 +118,7 @@ static inline void soften(const Tile& tile, const Scratch& s, float* scores, int
     store(shifts, shift);
     store(s.top + row, top);
     store(s.decay + row, decay);
-    const F total = weigh_rows<T>(scores, smaller(kWidth, last - row), vectors, shifts, between);
+    const F total = weigh_rows<T>(scores, smaller(kWidth, last - row), vectors, shifts, scales, between);
     store(s.sum + row, load(s.sum + row) * decay + total);
   }
 }

@@ -45,13 +45,14 @@ static inline void fetch(const void* at) { __builtin_prefetch(at, 0, 2); }
 // What row tiles fetch while they read the pages of a block. Pages are small and lie anywhere, so the processor does not
 // foresee the next: while keys are read, the values are fetched, and while values are read, the next keys. Each row
 // tile, in turn, fetches its share of every page, as evenly as it reads: bursts of requests stall the tile,
-// since memory is slower.
+// since memory is slower. Codes have fewer bytes than what is read: `shrunk` is how many times their bits fit in those of T.
 template <typename T>
 struct Ahead {
   const T* pages[kBlockPages];  // where this turn's share begins
   int turns;
 
-  Ahead(const T* const* read, const T* const* next, int page_numbers, int turn, int of_turns) : turns(of_turns) {
+  Ahead(const T* const* read, const T* const* next, int page_numbers, int turn, int of_turns, int shrunk = 1)
+      : turns(of_turns * shrunk) {
     for (int p = 0; p < kBlockPages; ++p) pages[p] = next[p] == nullptr ? read[p] : next[p] + turn * share(page_numbers);
   }
   int share(int numbers) const { return (numbers + turns - 1) / turns; }

@@ -10,7 +10,7 @@
 
 #include "../formats/kv_page.hpp"
 #include "activation.hpp"
-#include "attention.hpp"
+#include "kv_codes.hpp"
 
 namespace headrace::HEADRACE_NAMESPACE {
 
@@ -243,10 +243,12 @@ static inline void write_numbers(const KvLayer& kv, uint8_t* pages, int64_t slot
   }
 }
 static inline void write_key(const KvLayer& kv, int64_t slot, int32_t head, const float* x) {
+  if (is_coded(kv.type)) return write_codes(kv, Part::keys, slot, head, x);
   write_numbers(kv, kv.k, slot, head, x,
                 [&](int32_t d) { return key_place(kv.type, kv.head_dim, slot % kPageTokens, d); });
 }
 static inline void write_value(const KvLayer& kv, int64_t slot, int32_t head, const float* x) {
+  if (is_coded(kv.type)) return write_codes(kv, Part::values, slot, head, x);
   write_numbers(kv, kv.v, slot, head, x,
                 [&](int32_t d) { return value_place(kv.type, kv.head_dim, slot % kPageTokens, d); });
 }

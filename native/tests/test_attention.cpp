@@ -1,11 +1,14 @@
 // Attention against a naive double reference, and bit-identity across chunks, batches and parts.
 #include "../formats/kv_page.hpp"
 #include "../kernels/attention.hpp"
+#include "../kernels/rows.hpp"
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 #include <vector>
 
+#include "coded_row.hpp"
 #include "test.hpp"
 
 using namespace headrace;
@@ -26,7 +29,8 @@ struct Shape {
 // Some sequences whose keys and values lie in shuffled pages; unwritten places hold NaN.
 class World {
  public:
-  World(const Shape& shape, std::vector<int32_t> lengths, uint64_t seed) : shape_(shape), lengths_(std::move(lengths)) {
+  World(const RowsKernels& rows, const Shape& shape, std::vector<int32_t> lengths, uint64_t seed)
+      : shape_(shape), lengths_(std::move(lengths)) {
     test::Random random(seed);
     int32_t pages = 1;
     for (const int32_t length : lengths_) max_pages_ = std::max(max_pages_, (length + kPageTokens - 1) / kPageTokens);
@@ -39,14 +43,13 @@ class World {
       const size_t j = static_cast<size_t>(random.below(static_cast<int>(tables_.size())));
       if (tables_[i] < (1 << 30) && tables_[j] < (1 << 30)) std::swap(tables_[i], tables_[j]);
     }
-    const size_t numbers = static_cast<size_t>(pages * shape.kv_heads * kPageTokens * shape.head_dim);
-    const size_t size = shape.type == KvType::f32 ? 4 : 2;
-    k_.assign(numbers * size, 0xff);
-    v_.assign(numbers * size, 0xff);
+    const size_t all = static_cast<size_t>(pages * shape.kv_heads);
+    k_.assign(all * static_cast<size_t>(page_bytes(shape.type, Part::keys, shape.head_dim)), 0xff);
+    v_.assign(all * static_cast<size_t>(page_bytes(shape.type, Part::values, shape.head_dim)), 0xff);
     for (size_t b = 0; b < lengths_.size(); ++b) {
       q_.emplace_back();
       for (int32_t i = 0; i < lengths_[b] * shape.heads * shape.head_dim; ++i) q_[b].push_back(random.normal());
-      for (int32_t key = 0; key < lengths_[b]; ++key) write(b, key, random);
+      for (int32_t key = 0; key < lengths_[b]; ++key) write(rows, b, key, random);
     }
     for (int32_t head = 0; head < shape.heads && shape.sinks; ++head) sinks_.push_back(3.0f * random.normal());
     for (const int32_t length : lengths_) {
@@ -138,7 +141,7 @@ class World {
     const int32_t last = std::min(position + shape_.ahead, lengths_[b] - 1);
     for (int32_t key = first; key <= last; ++key) {
       double score = 0;
-      for (size_t d = 0; d < dim; ++d) score += static_cast<double>(q[d]) * number(k_, k_index(b, key, kv_head, static_cast<int32_t>(d)));
+      for (size_t d = 0; d < dim; ++d) score += static_cast<double>(q[d]) * numbers(k_rows_, b, key, kv_head)[d];
       score *= scale();
       if (shape_.buckets > 0) {
         const size_t of_head = static_cast<size_t>(head * shape_.buckets), row = static_cast<size_t>(shape_.heads * shape_.buckets);
@@ -151,9 +154,7 @@ class World {
       const double weight = std::exp(score);
       sum += weight;
       for (size_t d = 0; d < value_dim; ++d) {
-        const int32_t entry = static_cast<int32_t>(d);
-        out[d] += weight * (shape_.shared_dim > 0 ? number(k_, k_index(b, key, kv_head, entry))
-                                                  : number(v_, v_index(b, key, kv_head, entry)));
+        out[d] += weight * numbers(shape_.shared_dim > 0 ? k_rows_ : v_rows_, b, key, kv_head)[d];
       }
     }
     for (double& value : out) value /= sum;
@@ -166,39 +167,52 @@ class World {
  private:
   static constexpr int32_t kReach = 40;
   float scale() const { return 1.3f / std::sqrt(static_cast<float>(shape_.head_dim)); }
-  size_t page_base(size_t b, int32_t key, int32_t head) const {
+  const double* numbers(const std::vector<std::vector<double>>& rows, size_t b, int32_t key, int32_t head) const {
+    return &rows[b][static_cast<size_t>((key * shape_.kv_heads + head) * shape_.head_dim)];
+  }
+  // A key and a value of every head into their page, and what is there then.
+  void write(const RowsKernels& rows, size_t b, int32_t key, test::Random& random) {
     const int32_t page = tables_[b * static_cast<size_t>(max_pages_) + static_cast<size_t>(key / kPageTokens)];
-    return static_cast<size_t>((page * shape_.kv_heads + head) * kPageTokens * shape_.head_dim);
-  }
-  size_t k_index(size_t b, int32_t key, int32_t head, int32_t d) const {
-    return page_base(b, key, head) + static_cast<size_t>(key_place(shape_.type, shape_.head_dim, key % kPageTokens, d));
-  }
-  size_t v_index(size_t b, int32_t key, int32_t head, int32_t d) const {
-    return page_base(b, key, head) + static_cast<size_t>(value_place(shape_.type, shape_.head_dim, key % kPageTokens, d));
-  }
-  void put(std::vector<uint8_t>& memory, size_t index, float value) const {
-    if (shape_.type == KvType::f32) {
-      std::memcpy(memory.data() + index * 4, &value, 4);
-    } else {
-      std::memcpy(memory.data() + index * 2, reinterpret_cast<const uint8_t*>(&value) + 2, 2);
+    const int32_t slot = page * kPageTokens + key % kPageTokens;
+    Floats k, v;
+    for (int32_t i = 0; i < shape_.kv_heads * shape_.head_dim; ++i) {
+      k.push_back(random.normal());
+      v.push_back(random.normal());
     }
-  }
-  double number(const std::vector<uint8_t>& memory, size_t index) const {
-    float value = 0;
-    if (shape_.type == KvType::f32) {
-      std::memcpy(&value, memory.data() + index * 4, 4);
-    } else {
-      std::memcpy(reinterpret_cast<uint8_t*>(&value) + 2, memory.data() + index * 2, 2);
-    }
-    return value;
-  }
-  void write(size_t b, int32_t key, test::Random& random) {
+    Step step;
+    step.T = 1;
+    step.slots = &slot;
+    RopeKvWriteArgs args;
+    args.k = k.data();
+    args.v = v.data();
+    args.kv = {shape_.type, shape_.kv_heads, shape_.head_dim, k_.data(), v_.data()};
+    args.step = &step;
+    rows.rope_kv_write(args, 0, 1);
+    k_rows_.resize(lengths_.size());
+    v_rows_.resize(lengths_.size());
     for (int32_t h = 0; h < shape_.kv_heads; ++h) {
-      for (int32_t d = 0; d < shape_.head_dim; ++d) {
-        put(k_, k_index(b, key, h, d), random.normal());
-        put(v_, v_index(b, key, h, d), random.normal());
+      for (auto [part, memory, found] : {std::tuple{Part::keys, &k_, &k_rows_[b]}, {Part::values, &v_, &v_rows_[b]}}) {
+        const uint8_t* at = memory->data() + (page * shape_.kv_heads + h) * page_bytes(shape_.type, part, shape_.head_dim);
+        const auto row = stored(part, at, key % kPageTokens);
+        found->insert(found->end(), row.begin(), row.end());
       }
     }
+  }
+  std::vector<double> stored(Part part, const uint8_t* page, int64_t token) const {
+    if (is_coded(shape_.type)) return test::coded_row(shape_.type, part, page, shape_.head_dim, token);
+    std::vector<double> row;
+    for (int32_t d = 0; d < shape_.head_dim; ++d) {
+      const int64_t at = part == Part::keys ? key_place(shape_.type, shape_.head_dim, token, d)
+                                            : value_place(shape_.type, shape_.head_dim, token, d);
+      float value = 0;
+      if (shape_.type == KvType::f32) {
+        std::memcpy(&value, page + at * 4, 4);
+      } else {
+        std::memcpy(reinterpret_cast<uint8_t*>(&value) + 2, page + at * 2, 2);
+      }
+      row.push_back(value);
+    }
+    return row;
   }
 
   Shape shape_;
@@ -206,6 +220,7 @@ class World {
   int32_t max_pages_ = 0;
   std::vector<int32_t> tables_;
   std::vector<uint8_t> k_, v_;
+  std::vector<std::vector<double>> k_rows_, v_rows_;  // as stored, by sequence: [key][KV head][head_dim]
   std::vector<Floats> q_, bias_q_, bias_k_;
   Floats bias_;
   std::vector<int32_t> bucket_of_;
@@ -255,6 +270,7 @@ static void is_the_same_in_company(const AttentionKernels& kernels, const World&
 int main() {
   test::for_each_isa([](Isa isa) {
     const AttentionKernels& kernels = attention_kernels(isa);
+    const RowsKernels& rows = rows_kernels(isa);
     const Shape shapes[] = {
         {4, 2, 8, 0, 0, KvType::f32},     {4, 4, 16, 0, 0, KvType::bf16}, {3, 1, 10, 37, 0, KvType::f32},
         {6, 2, 64, 0, 5.0f, KvType::f32}, {4, 1, 128, 70, 0, KvType::bf16}, {2, 2, 80, 0, 30.0f, KvType::bf16},
@@ -262,10 +278,13 @@ int main() {
         {4, 1, 24, 0, 9.0f, KvType::f32, true}, {100, 1, 40, 0, 0, KvType::bf16, false, 30},
         {6, 2, 7, 0, 0, KvType::bf16},    {4, 1, 33, 21, 0, KvType::bf16}, {5, 1, 25, 0, 0, KvType::bf16, false, 25},
         {3, 1, 24, 0, 0, KvType::f32, true, 13}, {2, 1, 576, 0, 0, KvType::bf16, false, 512},
+        {6, 2, 64, 0, 0, KvType::int8},    {4, 1, 128, 70, 0, KvType::int8},     {3, 1, 20, 37, 9.0f, KvType::int8, true},
+        {6, 2, 64, 0, 0, KvType::k8v4},    {2, 2, 80, 0, 30.0f, KvType::k8v4},   {100, 1, 8, 0, 0, KvType::k8v4, true},
+        {6, 2, 64, 0, 5.0f, KvType::int4}, {4, 1, 256, 21, 0, KvType::int4},     {3, 1, 12, 0, 0, KvType::int4, true},
     };
     uint64_t seed = 1;
     for (const Shape& shape : shapes) {
-      const World world(shape, {203, 70, 16}, seed++);
+      const World world(rows, shape, {203, 70, 16}, seed++);
       matches_naive(kernels, world);
       is_bit_identical(kernels, world);
     }
@@ -274,9 +293,10 @@ int main() {
         {6, 2, 64, 5, 0, KvType::bf16, false, 0, 70},    {12, 12, 32, 0, 0, KvType::bf16, false, 0, 1 << 20},
         {3, 3, 10, 0, 0, KvType::f32, false, 0, 1 << 20, 9}, {4, 2, 16, 0, 8.0f, KvType::f32, false, 0, 1 << 20, 5},
         {6, 6, 64, 0, 0, KvType::bf16, false, 0, 1 << 20, 16}, {2, 2, 24, 30, 0, KvType::bf16, true, 0, 29, 7},
+        {4, 2, 32, 0, 0, KvType::int8, false, 0, 1 << 20}, {3, 3, 16, 0, 0, KvType::int4, false, 0, 36, 9},
     };
     for (const Shape& shape : both_sides) {
-      const World world(shape, {203, 70, 16}, seed++);
+      const World world(rows, shape, {203, 70, 16}, seed++);
       matches_naive(kernels, world);
       is_the_same_in_company(kernels, world);
     }

@@ -2,9 +2,11 @@
 #include "../formats/kv_page.hpp"
 #include "../kernels/rows.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
+#include "coded_row.hpp"
 #include "test.hpp"
 
 using namespace headrace;
@@ -257,9 +259,9 @@ struct RopeCase {
     cos = random_floats(tokens * static_cast<size_t>(rotary_dim / 2), 16);
     sin = random_floats(tokens * static_cast<size_t>(rotary_dim / 2), 17);
     for (int32_t t = 0; t < T; ++t) slots.push_back((t * 7 + 3) % 32);
-    const size_t bytes = 2 * static_cast<size_t>(kv_heads) * kPageTokens * dim * (type == KvType::f32 ? 4 : 2);
-    k_memory.assign(bytes, 0);
-    v_memory.assign(bytes, 0);
+    const size_t pages = 2 * static_cast<size_t>(kv_heads);
+    k_memory.assign(pages * static_cast<size_t>(page_bytes(type, Part::keys, head_dim)), 0);
+    v_memory.assign(pages * static_cast<size_t>(page_bytes(type, Part::values, head_dim)), 0);
     q_out.assign(q.size(), 0);
   }
 
@@ -304,40 +306,58 @@ struct RopeCase {
     return r;
   }
 
-  float stored(const std::vector<uint8_t>& memory, size_t index) const {
-    float value = 0;
-    if (type == KvType::f32) {
-      std::memcpy(&value, memory.data() + index * 4, 4);
-    } else {
-      std::memcpy(reinterpret_cast<uint8_t*>(&value) + 2, memory.data() + index * 2, 2);
+  // A row of a page: as many numbers of `type`, or what its codes stand for.
+  std::vector<double> stored(Part part, int32_t head, int32_t slot) const {
+    const std::vector<uint8_t>& memory = part == Part::keys ? k_memory : v_memory;
+    const int64_t token = slot % kPageTokens;
+    const uint8_t* page = memory.data() + (slot / kPageTokens * kv_heads + head) * page_bytes(type, part, head_dim);
+    if (is_coded(type)) return test::coded_row(type, part, page, head_dim, token);
+    std::vector<double> row;
+    for (int32_t d = 0; d < head_dim; ++d) {
+      const int64_t at = part == Part::keys ? key_place(type, head_dim, token, d) : value_place(type, head_dim, token, d);
+      float value = 0;
+      if (type == KvType::f32) {
+        std::memcpy(&value, page + at * 4, 4);
+      } else {
+        std::memcpy(reinterpret_cast<uint8_t*>(&value) + 2, page + at * 2, 2);
+      }
+      row.push_back(value);
     }
-    return value;
+    return row;
+  }
+
+  // A row as it was rounded: each number, or the whole within what its bits allow.
+  void check_row(Part part, const std::vector<double>& got, const std::vector<double>& want) const {
+    double error = 0, size = 0;
+    for (size_t i = 0; i < want.size(); ++i) {
+      error += (got[i] - want[i]) * (got[i] - want[i]);
+      size += want[i] * want[i];
+      const double slack = type == KvType::f32 ? 3e-6 : 1.0 / 256;
+      if (!is_coded(type)) CHECK_NEAR(got[i], want[i], slack * (1 + std::fabs(want[i])));
+    }
+    const double share = number_bits(type, part) == 8 ? 0.012 : 0.2;  // of short rows; of long ones 0.006 and 0.1
+    if (is_coded(type)) CHECK(std::sqrt(error) <= share * std::sqrt(size));
   }
 
   void check() const {
-    const double slack = type == KvType::f32 ? 3e-6 : 1.0 / 256;
     for (int32_t t = 0; t < T; ++t) {
       for (int32_t h = 0; h < heads; ++h) {
         const size_t at = static_cast<size_t>((t * heads + h) * head_dim);
         const auto want = expected(&q[at], q_norm, t, true);
         for (size_t i = 0; i < want.size(); ++i) CHECK_NEAR(q_out[at + i], want[i], 3e-6 * (1 + std::fabs(want[i])));
       }
-      const int32_t page = slots[static_cast<size_t>(t)] / kPageTokens, token = slots[static_cast<size_t>(t)] % kPageTokens;
       for (int32_t h = 0; h < kv_heads; ++h) {
         const size_t at = static_cast<size_t>((t * kv_heads + h) * head_dim);
-        const size_t base = static_cast<size_t>((page * kv_heads + h) * kPageTokens * head_dim);
-        const auto want = expected(&k[at], k_norm, t, true);
-        for (int32_t i = 0; i < head_dim; ++i) {
-          const size_t n = static_cast<size_t>(i);
-          const double w = want[n];
-          CHECK_NEAR(stored(k_memory, base + static_cast<size_t>(key_place(type, head_dim, token, i))), w, slack * (1 + std::fabs(w)));
-          const float value = stored(v_memory, base + static_cast<size_t>(value_place(type, head_dim, token, i)));
-          float exact = v[at + n];
+        check_row(Part::keys, stored(Part::keys, h, slots[static_cast<size_t>(t)]), expected(&k[at], k_norm, t, true));
+        const auto values = stored(Part::values, h, slots[static_cast<size_t>(t)]);
+        check_row(Part::values, values, expected(&v[at], k_norm, t, false));
+        for (size_t i = 0; i < values.size() && !is_coded(type); ++i) {
+          float exact = v[at + i];
           if (type == KvType::bf16) {
             const uint32_t bits = static_cast<uint32_t>(nearest_bf16(exact)) << 16;
             std::memcpy(&exact, &bits, 4);
           }
-          CHECK(test::same_bits(&value, &exact, 1));
+          CHECK(values[i] == exact);
         }
       }
     }
@@ -345,9 +365,10 @@ struct RopeCase {
 };
 
 static void rope_writes(const RowsKernels& kernels) {
-  for (const KvType type : {KvType::f32, KvType::bf16}) {
+  for (const KvType type : {KvType::f32, KvType::bf16, KvType::int8, KvType::k8v4, KvType::int4}) {
     for (const bool norms : {false, true}) {
-      for (const int32_t dim : {8, 10, 64}) {
+      for (const int32_t dim : {8, 10, 64, 80, 256}) {
+        if (is_coded(type) && dim % 4 != 0) continue;
         for (const int32_t rotary : {0, dim / 4 * 2, dim}) {
           RopeCase split(4, 4, 2, dim, rotary, type, norms), whole = split;
           split.run(kernels, 3, false);
@@ -355,6 +376,28 @@ static void rope_writes(const RowsKernels& kernels) {
           whole.run(kernels, 1, true);
           CHECK(whole.k_memory == split.k_memory && whole.v_memory == split.v_memory);
           CHECK(test::same_bits(whole.q_out.data(), split.q_out.data(), split.q_out.size()));
+        }
+      }
+    }
+  }
+}
+
+// Rows that have no scale of their own, or none that a number can be.
+static void codes_of_strange_rows(const RowsKernels& kernels) {
+  for (const KvType type : {KvType::int8, KvType::int4}) {
+    for (const float x : {0.0f, 1e-45f, 1e-37f, 1e30f, 3e36f, NAN, INFINITY, -INFINITY}) {
+      RopeCase one(1, 0, 1, 32, 0, type, false);
+      std::fill(one.k.begin(), one.k.end(), 0.0f);
+      one.k[5] = x;  // rotated, in every dimension
+      one.run(kernels, 1, false);
+      const auto got = one.stored(Part::keys, 0, one.slots[0]);
+      for (size_t i = 0; i < got.size(); ++i) {
+        if (!std::isfinite(x)) {
+          CHECK(std::isnan(got[i]));
+        } else if (x < 1e-36f) {
+          CHECK_NEAR(got[i], 0, 1e-36);
+        } else {
+          CHECK_NEAR(got[i] / x, i == 5 ? 1 : 0, 0.01);
         }
       }
     }
@@ -383,6 +426,7 @@ int main() {
     adds_and_gathers(kernels);
     rope_table_is_accurate(kernels);
     rope_writes(kernels);
+    codes_of_strange_rows(kernels);
     reads_every_byte(kernels);
   });
   return test::report();

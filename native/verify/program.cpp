@@ -1,5 +1,6 @@
 #include "../executor/program.hpp"
 
+#include "../formats/kv_page.hpp"
 #include "../kernels/attention.hpp"
 #include "../kernels/linear.hpp"
 #include "fault.hpp"
@@ -46,17 +47,21 @@ void check_kv(Program& program) {
       refuse(name + " has " + text(layer.kv_heads) + " heads of dimension " + text(layer.head_dim) +
              "; dimensions are even, 2 to " + text(kMaxHeadDim));
     }
-    const int64_t number_bytes = layer.type == KvType::f32 ? 4 : 2;
-    const int64_t page_bytes = number_bytes * layer.kv_heads * kPageTokens * layer.head_dim;
+    if (is_coded(layer.type) && (layer.v == nullptr || layer.head_dim % 4 != 0)) {
+      refuse(name + " keeps codes, which need values of their own and a head dimension that is a multiple of 4");
+    }
+    const int64_t k_page = page_bytes(layer.type, Part::keys, layer.head_dim) * layer.kv_heads;
+    const int64_t v_page = page_bytes(layer.type, Part::values, layer.head_dim) * layer.kv_heads;
     const auto [k_bytes, v_bytes] = program.kv_bytes[i];
-    if ((layer.v != nullptr && k_bytes != v_bytes) || k_bytes % page_bytes != 0 || k_bytes == 0) {
+    const int64_t pages = k_bytes / k_page;
+    if ((layer.v != nullptr && v_bytes != pages * v_page) || k_bytes % k_page != 0 || k_bytes == 0) {
       refuse(name + ": k has " + text(k_bytes) + " and v " + text(v_bytes) + " bytes; both must be the same number of pages of " +
-             text(page_bytes) + " bytes, or v absent");
+             text(k_page) + " and " + text(v_page) + " bytes, or v absent");
     }
-    if (i > 0 && k_bytes / page_bytes != program.pages) {
-      refuse(name + " has " + text(k_bytes / page_bytes) + " pages, those before it " + text(program.pages));
+    if (i > 0 && pages != program.pages) {
+      refuse(name + " has " + text(pages) + " pages, those before it " + text(program.pages));
     }
-    program.pages = k_bytes / page_bytes;
+    program.pages = pages;
   }
 }
 

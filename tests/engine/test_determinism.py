@@ -19,19 +19,22 @@ from headrace.loading.options import EngineOptions
 from random_requests import VOCABULARY, answers_alone, load_with_pages, random_request, small_model
 from tiny import Running
 
-TRIALS = 2500
-CASES = [
-    ("llama3", "keep"),
-    ("qwen3", "bf16"),
-    ("mistral_window", "int8"),
-    ("llama_odd", "int4"),
-    ("gemma2", "int8"),
-    ("qwen3_moe_mixed", "int4"),
-    ("Q4_0.gguf", "keep"),
-    ("Q6_K.gguf", "keep"),
-    ("mamba2_groups", "int8"),
-    ("deepseek_v3", "int8"),
-    ("gpt_oss", "keep"),
+TRIALS = 3000
+CASES = [  # golden, weights, keys and values
+    ("llama3", "keep", "auto"),
+    ("qwen3", "bf16", "auto"),
+    ("mistral_window", "int8", "auto"),
+    ("llama_odd", "int4", "auto"),
+    ("gemma2", "int8", "auto"),
+    ("qwen3_moe_mixed", "int4", "auto"),
+    ("Q4_0.gguf", "keep", "auto"),
+    ("Q6_K.gguf", "keep", "auto"),
+    ("mamba2_groups", "int8", "auto"),
+    ("deepseek_v3", "int8", "auto"),
+    ("gpt_oss", "keep", "auto"),
+    ("qwen3", "int8", "int8"),
+    ("gpt_oss", "keep", "k8v4"),
+    ("mistral_window", "bf16", "int4"),
 ]
 REQUESTS = 40
 
@@ -47,17 +50,18 @@ class Engines:
 
 @pytest.fixture(scope="module", params=CASES, ids=lambda case: "-".join(case))
 def engines(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
-    golden, weights = request.param
+    golden, weights, kept = request.param
     folder = small_model(tmp_path_factory.mktemp("model"), golden)
     rng = random.Random(golden)
     stems = [[rng.randrange(VOCABULARY) for _ in range(90)] for _ in range(4)]
     requests = [random_request(rng, stems) for _ in range(REQUESTS)]
-    alone = answers_alone(folder, requests, quantization=weights, max_batch_tokens=256)
+    alone = answers_alone(folder, requests, quantization=weights, kv_cache_dtype=kept, max_batch_tokens=256)
     shaped = [
         load_with_pages(
             folder,
             EngineOptions(
                 quantization=weights,
+                kv_cache_dtype=kept,
                 threads=threads,
                 max_num_seqs=sequences,
                 max_batch_tokens=budget,

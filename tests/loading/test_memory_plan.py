@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from headrace.config.model_settings import KvCacheDtype
+from headrace.engine.client import MemoryPlan
+from headrace.errors import UsageError
 from headrace.loading.options import EngineOptions
 from headrace.loading.planned_model import prepare
 from headrace.weights.packing.packed_weights import predicted_bytes
@@ -78,6 +81,47 @@ def test_memory_for_keys_and_values_follows_the_options() -> None:
     one = prepare("novelette", EngineOptions(max_num_seqs=1))
     one.checkpoint.close()
     assert pages(EngineOptions(kv_cache_memory=one.plan.kv_bytes // 2)) == 16
+
+
+@pytest.mark.parametrize(("kv_type", "share"), [("int8", 0.53125), ("k8v4", 0.40625), ("int4", 0.28125)])
+def test_codes_make_room_for_more_pages(kv_type: KvCacheDtype, share: float) -> None:
+    """Of novelette, whose heads have 32 numbers: 2 bytes of scale for each 32 or 16 bytes."""
+    plans: list[MemoryPlan] = []
+    kinds: tuple[KvCacheDtype, KvCacheDtype] = ("bf16", kv_type)
+    for kept in kinds:
+        options = EngineOptions(kv_cache_dtype=kept, kv_cache_memory=1 << 21, max_num_seqs=64)
+        prepared = prepare("novelette", options)
+        prepared.checkpoint.close()
+        plans.append(prepared.plan)
+    assert plans[1].kv_type == kv_type
+    assert plans[1].kv_bytes / plans[1].page_count == share * plans[0].kv_bytes / plans[0].page_count
+    assert plans[1].page_count == pytest.approx(plans[0].page_count / share, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("golden", "reason"),
+    [
+        ("mamba2", "keeps recurrent states"),
+        ("deepseek_v3", r"one latent row for keys and values \(MLA\)"),
+        ("llama_odd", "heads of 10 numbers, no multiple of 4"),
+    ],
+)
+def test_models_that_cannot_have_codes_are_refused(tmp_path: Path, golden: str, reason: str) -> None:
+    with pytest.raises(
+        UsageError, match=f"kv_cache_dtype int8: the model .*{reason}.* use auto, bf16 or f32"
+    ):
+        prepare(str(tiny_model(tmp_path, golden)), EngineOptions(kv_cache_dtype="int8"))
+
+
+def test_codes_need_the_native_backend_and_are_nothing_to_encoders_and_drafts() -> None:
+    with pytest.raises(UsageError, match="backend numpy has only floats"):
+        prepare("novelette", EngineOptions(kv_cache_dtype="int4", backend="numpy"))
+    encoder = prepare("embed", EngineOptions(kv_cache_dtype="int4"))
+    encoder.checkpoint.close()
+    assert encoder.plan.kv_type == "bf16"
+    with prepare("mini", EngineOptions(kv_cache_dtype="int4", speculative_layers=2)) as model:
+        assert model.draft is not None
+        assert (model.plan.kv_type, model.draft.plan.kv_type) == ("int4", "bf16")
 
 
 def test_of_a_mixture_the_experts_of_one_token_count_and_routers_stay_fine(tmp_path: Path) -> None:

@@ -318,6 +318,45 @@ def test_wrong_states_are_refused() -> None:
             tiny.build(states=[(_native.allocate(nbytes), width) for nbytes, width in states])
 
 
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+@pytest.mark.parametrize(("kv_type", "bits"), [("int8", (8, 8)), ("k8v4", (8, 4)), ("int4", (4, 4))])
+def test_a_key_that_is_no_number_spoils_its_sequence_alone(
+    kv_type: str, bits: tuple[int, int], number: float
+) -> None:
+    tiny = Tiny(poison=False)
+    k, v = (
+        _native.allocate(tiny.pages * KV_HEADS * (PAGE * HEAD_DIM * each // 8 + 2 * PAGE)) for each in bits
+    )
+    embedding = tiny.embedding.copy()
+    embedding[7] = number  # of the token 7; the output matrix is another one
+    *instructions, head = tiny.arguments["instructions"]
+    executor = tiny.build(
+        kv_type=kv_type,
+        kv=[(k, v, KV_HEADS, HEAD_DIM)],
+        weights=[packed(embedding), *tiny.arguments["weights"][1:], packed(tiny.embedding)],
+        instructions=[*instructions, (*head[:3], [5], *head[4:])],
+    )
+    good, bad = np.where(TOKENS == 7, 8, TOKENS)[:20], ints(3, 7, 5)
+    executor.run(**step(good, 0, 20, [1, 2]))
+    alone = executor.value(8, 20).copy()
+    both = {
+        name: [step(good, 0, 20, [1, 2])[name], step(bad, 0, 3, [3, 0])[name]]
+        for name in step(good, 0, 1, [1])
+    }
+    together = {name: np.concatenate(parts) for name, parts in both.items()}
+    together |= {
+        "query_starts": ints(0, 20, 23),
+        "rows": np.arange(23, dtype=np.int32),
+        "state_slots": ints(0, 1),
+    }
+    executor.run(**together)
+    logits = executor.value(8, 23)
+    assert np.array_equal(logits[:20], alone)
+    assert not np.isfinite(logits[21:]).any(), "what follows the token has attended to it"
+    executor.run(**step(good, 0, 3, [3]))  # what was in the page leaves nothing behind
+    assert np.array_equal(executor.value(8, 3), alone[:3])
+
+
 def test_wrong_memory_is_refused() -> None:
     tiny = Tiny()
     with pytest.raises(ValueError, match="value 8 ends at byte"):
@@ -330,6 +369,10 @@ def test_wrong_memory_is_refused() -> None:
         tiny.build(kv=[(tiny.kv[0], _native.allocate(0), KV_HEADS, HEAD_DIM)])
     with pytest.raises(ValueError, match="no KV type f16"):
         tiny.build(kv_type="f16")
+    with pytest.raises(ValueError, match="pages of 320 and 192 bytes"):
+        tiny.build(kv_type="k8v4", kv=[(_native.allocate(4 * 320 + 1), *tiny.kv[1:])])
+    with pytest.raises(ValueError, match="keeps codes, which need values of their own"):
+        tiny.build(kv_type="int8", kv=[(tiny.kv[0], _native.allocate(0), KV_HEADS, HEAD_DIM)])
     with pytest.raises(ValueError, match="no value 9"):
         tiny.build().value(9, 1)
     with pytest.raises(ValueError, match="0 to 64 rows"):

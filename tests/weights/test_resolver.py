@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -252,6 +253,40 @@ def test_download_takes_no_code_and_tells_progress(cache: Path, monkeypatch: pyt
     assert hub.pull("org/name", lambda *step: seen.append(step), revision="v1").name == COMMIT
     assert fetched == wanted
     assert seen == [(40, 100), (40, 100), (100, 100)]
+
+
+def test_download_takes_the_folders_that_files_name(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of modules of sentence-transformers, and of the encoder of GLiNER 2; no others, and no code."""
+    there = [
+        "config.json",
+        "modules.json",
+        "model.safetensors",
+        "1_Pooling/config.json",
+        "2_Dense/config.json",
+    ]
+    there += ["2_Dense/model.safetensors", "2_Dense/pytorch_model.bin", "onnx/config.json", "x/config.json"]
+    there += ["encoder_config/config.json"]
+    asked: list[tuple[str | None, list[str]]] = []
+
+    def download(name: str, *, revision: str | None, tqdm_class: Any, **patterns: Any) -> str:
+        from huggingface_hub.utils import filter_repo_objects
+
+        asked.append((revision, list(filter_repo_objects(there, **patterns))))
+        return str(folder)
+
+    folder = put_in_cache(cache)
+    modules = [("transformers.Transformer", ""), ("models.Pooling", "1_Pooling"), ("models.Dense", "2_Dense")]
+    listed = [{"type": kind, "path": path} for kind, path in [*modules, ("models.Normalize", "*")]]
+    (folder / "modules.json").write_text(json.dumps(listed))
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    hub.pull("org/name", lambda *step: None)
+    assert asked == [(None, there[:3]), (COMMIT, there[3:6])]
+
+    (folder / "modules.json").unlink()
+    (folder / "config.json").unlink()
+    (folder / "config.json").write_text('{"model_type": "extractor"}')
+    hub.pull("org/name", lambda *step: None)
+    assert asked[2:] == [(None, there[:3]), (COMMIT, there[-1:])]
 
 
 def test_download_without_weights(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

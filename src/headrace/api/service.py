@@ -100,6 +100,8 @@ class Service:
         self.gate.starting = models.default.model is None
         inner = self.remote.runner = ModelRunner(local, self.sources, self.model_threads)
         self.adapting = self._adapting(settings, inner)
+        if self.adapting is not None:
+            self.remote.serve_students(self.adapting.students, self.adapting.reroute)
         self.guards = GuardHandler(self._answering, read_guards(settings.guards), inner)
         self.moderation = read_moderation(settings.moderation)
         self.handler: Handler = build_chain(self.guards, self.gate)
@@ -125,7 +127,8 @@ class Service:
         if not found.enabled:
             return None
         module = importlib.import_module("headrace.adapt.adapting")  # only where it is used
-        return module.Adapting(found, settings.store_file, runner)
+        gates = importlib.import_module("headrace.gateway.gate").GateStore(self.database)
+        return module.Adapting(found, settings.store_file, runner, gates)
 
     @property
     def _answering(self) -> Handler:

@@ -13,7 +13,7 @@ from headrace import _native
 from headrace.bench.workload import Workload, prepare_workload
 from headrace.errors import UsageError
 from headrace.executors.machine_limits import Limits, machine_limits
-from headrace.executors.native import KV_BYTES, KvType, NativeExecutor
+from headrace.executors.native import KvType, NativeExecutor, cache_bytes
 from headrace.kv.pages import pages_for
 from headrace.loading.engine_parts import load_weights, make_executor
 from headrace.loading.loader import usable_cores
@@ -162,8 +162,9 @@ class _Counter:
     def __init__(self, program: Program, wanted: tuple[WeightSpec, ...], kv_type: KvType) -> None:
         self._shares: Mapping[str, float] = shares_per_token(program)
         self._wanted = {weight.name: weight for weight in wanted}
-        self._kv_bytes = KV_BYTES[kv_type]
-        self._kv_format = "bf16" if kv_type == "bf16" else "f32"
+        self._program = program
+        self._kv_type: KvType = kv_type
+        self._kv_format = "f32" if kv_type == "f32" else "bf16"  # codes are unpacked to bf16
 
     def label(self, instruction: Instruction) -> str:
         """The instruction's name with the sizes of its matrices."""
@@ -218,7 +219,7 @@ class _Counter:
         for length, count in zip(lengths, new, strict=True):
             keys_read += min(length, window + count - 1)
             seen += sum(min(keys, window) for keys in range(length - count + 1, length + 1))
-        width = sum(int(size) for size in cache.shape[1:])
+        key_bytes = sum(cache_bytes(cache, self._program, self._kv_type))
         heads = int(q.shape[1]) // attend.attr("head_dim")
         per_key = 2.0 * heads * (attend.attr("head_dim") + attend.attr("value_dim"))
-        return _Work(keys_read * width * self._kv_bytes, seen * per_key, self._kv_format)
+        return _Work(keys_read * key_bytes, seen * per_key, self._kv_format)

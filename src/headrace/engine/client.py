@@ -127,7 +127,7 @@ class MemoryPlan(Struct, frozen=True, kw_only=True):
     """
 
     context: int
-    kv_type: Literal["f32", "bf16"]
+    kv_type: Literal["f32", "bf16", "int8", "k8v4", "int4"]
     weights_bytes: int
     kv_bytes: int
     state_bytes: int

@@ -19,8 +19,15 @@ from headrace.program.step import Step
 from headrace.sampling.sampler import Sampler, SamplerState
 from headrace.weights.packing.packed_weights import PackedWeight
 
-KvType = Literal["f32", "bf16"]
-KV_BYTES: dict[KvType, int] = {"f32": 4, "bf16": 2}
+KvType = Literal["f32", "bf16", "int8", "k8v4", "int4"]
+_KV_BITS: dict[KvType, tuple[int, int]] = {
+    "f32": (32, 32),
+    "bf16": (16, 16),
+    "int8": (8, 8),
+    "k8v4": (8, 4),
+    "int4": (4, 4),
+}
+_SCALE_BYTES = 2  # of a token's key in a head, and of its value
 
 # Short texts use only the beginning of every layer's keys and values. With huge pages a single token
 # would touch two of them per layer: 100 MB to be zeroed with 24 layers.
@@ -120,10 +127,36 @@ def _arrays(step: Step) -> tuple[Ints, ...]:
     )
 
 
+def is_coded(kv_type: KvType) -> bool:
+    """True if keys and values are kept as codes of fewer bits, with scales."""
+    return _KV_BITS[kv_type][1] < 16
+
+
 def kv_bytes_per_page(program: Program, kv_type: KvType, page_tokens: int) -> int:
     """Bytes of keys and values per page, summed over all layers."""
-    widths = sum(int(width) for cache in program.caches for width in cache.shape[1:])
-    return widths * page_tokens * KV_BYTES[kv_type]
+    return page_tokens * sum(sum(cache_bytes(cache, program, kv_type)) for cache in program.caches)
+
+
+def cache_bytes(cache: Value, program: Program, kv_type: KvType) -> tuple[int, int]:
+    """Bytes of a token's keys and of its values in one layer."""
+    scales = int(cache.shape[1]) // _head_dim(cache, program) * _SCALE_BYTES if is_coded(kv_type) else 0
+    k, v = (
+        int(width) * bits // 8 + scales
+        for width, bits in zip(cache.shape[1:], _KV_BITS[kv_type], strict=True)
+    )
+    return k, v
+
+
+def uncoded_reason(program: Program) -> str | None:
+    """Why keys and values of this program cannot be kept as codes; None if they can."""
+    if program.states:
+        return "keeps recurrent states, which are added to at every token and stay in float32"
+    if any(int(cache.shape[2]) == 0 for cache in program.caches):
+        return "keeps one latent row for keys and values (MLA), which rounding harms more"
+    sizes = {_head_dim(cache, program) for cache in program.caches}
+    if odd := sorted(size for size in sizes if size % 4):
+        return f"has heads of {odd[0]} numbers, no multiple of 4"
+    return None
 
 
 def state_bytes(program: Program, sequences: int) -> int:
@@ -157,8 +190,10 @@ def _kv_memory(
     cache: Value, program: Program, capacity: ExecutorLimits, kv_type: KvType
 ) -> tuple[np.ndarray, np.ndarray, int, int]:
     width, head_dim = int(cache.shape[1]), _head_dim(cache, program)
-    slot_bytes = capacity.page_count * capacity.page_tokens * KV_BYTES[kv_type]
-    k, v = (_native.allocate(slot_bytes * int(width), _SHORT_TEXTS_BYTES) for width in cache.shape[1:])
+    slots = capacity.page_count * capacity.page_tokens
+    k, v = (
+        _native.allocate(slots * size, _SHORT_TEXTS_BYTES) for size in cache_bytes(cache, program, kv_type)
+    )
     return k, v, width // head_dim, head_dim
 
 

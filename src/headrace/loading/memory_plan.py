@@ -10,7 +10,14 @@ import psutil
 from headrace.engine.client import MemoryPlan
 from headrace.errors import OutOfMemory, UsageError
 from headrace.executors.executor import ExecutorLimits
-from headrace.executors.native import KvType, kv_bytes_per_page, scratch_bytes, state_bytes
+from headrace.executors.native import (
+    KvType,
+    is_coded,
+    kv_bytes_per_page,
+    scratch_bytes,
+    state_bytes,
+    uncoded_reason,
+)
 from headrace.kv.pages import PAGE_TOKENS, pages_for
 from headrace.loading.free_memory import free_memory_bytes
 from headrace.loading.options import EngineOptions
@@ -39,7 +46,7 @@ def plan_memory(
     and values of one step only.
     """
     context = _context(options.max_model_len, context)
-    kv_type = _kv_type(options, wanted)
+    kv_type = _kv_type(program, options, wanted, encodes=encodes)
     weights = predicted_bytes(wanted) + 4 * _vector_entries(program)
     step_tokens, step_rows = _step_size(options, context, encodes=encodes)
     activations = _activation_bytes(program, wanted, step_tokens, step_rows)
@@ -131,9 +138,24 @@ def _context(asked: int | None, own: int) -> int:
     return asked or own
 
 
-def _kv_type(options: EngineOptions, wanted: Sequence[WeightSpec]) -> KvType:
-    if options.kv_cache_dtype != "auto":
-        return options.kv_cache_dtype
+def _kv_type(
+    program: Program, options: EngineOptions, wanted: Sequence[WeightSpec], *, encodes: bool
+) -> KvType:
+    """The type of keys and values; UsageError for codes that the model or the backend cannot have. An encoder
+    keeps nothing from step to step, so that codes would save nothing: it has another type then."""
+    asked = options.kv_cache_dtype
+    if asked != "auto" and not is_coded(asked):
+        return asked
+    if asked != "auto" and not encodes:
+        reason = uncoded_reason(program)
+        if reason is not None or options.backend != "native":
+            raise UsageError(
+                f"kv_cache_dtype {asked}: "
+                + (f"the model {reason}" if reason else f"backend {options.backend} has only floats")
+                + "; use auto, bf16 or f32",
+                param="kv_cache_dtype",
+            )
+        return asked
     return "f32" if all(weight.format == "f32" for weight in wanted) else "bf16"
 
 

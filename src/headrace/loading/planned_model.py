@@ -15,6 +15,7 @@ from headrace.chat.templates.chat_template import ChatTemplate
 from headrace.engine.client import MemoryPlan
 from headrace.engine.speculative.draft_compatibility import check_pair
 from headrace.errors import UsageError
+from headrace.executors.native import is_coded
 from headrace.loading.check_labels import check_labels
 from headrace.loading.free_memory import free_memory_bytes
 from headrace.loading.memory_plan import plan_memory
@@ -185,10 +186,17 @@ def _check_isa() -> None:
 
 
 def draft_options(options: EngineOptions) -> EngineOptions:
-    """How a draft model is loaded next to its model."""
+    """How a draft model is loaded next to its model. Its keys and values have bytes of their own, so codes
+    would only make worse drafts."""
     shared = max(int(free_memory_bytes() * DRAFT_KV_SHARE), DRAFT_KV_BYTES)
+    kept = options.kv_cache_dtype
     return replace(
-        options, speculative="off", speculative_model=None, speculative_layers=None, kv_cache_memory=shared
+        options,
+        speculative="off",
+        speculative_model=None,
+        speculative_layers=None,
+        kv_cache_memory=shared,
+        kv_cache_dtype="auto" if kept != "auto" and is_coded(kept) else kept,
     )
 
 

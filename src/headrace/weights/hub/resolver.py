@@ -6,6 +6,7 @@ import dataclasses
 import errno
 import re
 from collections.abc import Callable
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +15,22 @@ from msgspec import Struct
 from headrace.config.names import suggestion
 from headrace.errors import ModelNotFound, UsageError
 from headrace.weights.checkpoint import CONFIGS, is_complete, refuse_adapter
+from headrace.weights.gliner2 import ENCODER_CONFIG
+from headrace.weights.gliner2_head import is_gliner2
 from headrace.weights.hub.bundled import list_bundled
 from headrace.weights.hub.download_progress import bar_class
+from headrace.weights.modules import read_modules
 
 FILE_SUFFIX = ".gguf"  # of a model that is one file
 _WORD = r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?"
 _SHIPPED_NAME = re.compile(_WORD)
 _HUB_NAME = re.compile(f"{_WORD}/{_WORD}")
 _REVISION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./-]{0,254}")
-# Never *.bin, *.pt or *.py: nothing that is fetched can run. Only the top folder: others hold copies
-# of the weights for other programs.
+# Never *.bin, *.pt or *.py: nothing that is fetched can run. Only the top folder, and those that its files
+# name: others hold copies of the weights for other programs.
 _FETCHED = ["model*.safetensors", "*.json", "*.jinja", "*.txt", "tokenizer.model"]
 _NOT_FETCHED = ["*/*"]
+_OF_MODULES = ("config.json", "model.safetensors")
 
 
 class LocalModel(Struct, frozen=True):
@@ -170,20 +175,38 @@ def _cached(name: str, revision: str | None) -> Path | None:
 
 
 def _download(name: str, revision: str | None, progress: Callable[[int, int], None] | None) -> Path:
+    folder = _fetched(name, revision, progress, allow_patterns=_FETCHED, ignore_patterns=_NOT_FETCHED)
+    if not is_complete(folder):
+        refuse_adapter(folder)
+        raise ModelNotFound(
+            f"the hub's model {name!r} has no config.json or no safetensors weights: use another"
+        )
+    further = _further_files(folder)
+    if further:  # of the commit that was fetched, whose name is that of its folder
+        folder = _fetched(name, folder.name, progress, allow_patterns=further)
+    return folder
+
+
+def _further_files(folder: Path) -> list[str]:
+    """Files in folders of their own that a model's files name, as patterns: of modules of
+    sentence-transformers, and of the encoder of GLiNER 2. Raises CorruptFile."""
+    found = [ENCODER_CONFIG] if is_gliner2(folder) else []
+    for module in read_modules(folder):
+        if module.path:
+            found += [f"{escape(module.path)}/{file}" for file in _OF_MODULES]
+    return found
+
+
+def _fetched(
+    name: str, revision: str | None, progress: Callable[[int, int], None] | None, **patterns: list[str]
+) -> Path:
     import huggingface_hub
     from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
     client: Any = huggingface_hub
+    bar = bar_class(progress or (lambda done, total: None))
     try:
-        folder = Path(
-            client.snapshot_download(
-                name,
-                revision=revision,
-                allow_patterns=_FETCHED,
-                ignore_patterns=_NOT_FETCHED,
-                tqdm_class=bar_class(progress or (lambda done, total: None)),
-            )
-        )
+        return Path(client.snapshot_download(name, revision=revision, tqdm_class=bar, **patterns))
     except RepositoryNotFoundError:
         raise ModelNotFound(
             f"the hub has no model {name!r} or shows it only after a login: check the name or set HF_TOKEN"
@@ -196,12 +219,6 @@ def _download(name: str, revision: str | None, progress: Callable[[int, int], No
         raise _unreachable(name, type(error.__cause__ or error).__name__) from error
     except Exception as error:  # the HTTP library's own errors, which differ between its versions
         raise _unreachable(name, type(error).__name__) from error
-    if not is_complete(folder):
-        refuse_adapter(folder)
-        raise ModelNotFound(
-            f"the hub's model {name!r} has no config.json or no safetensors weights: use another"
-        )
-    return folder
 
 
 def _unreachable(name: str, cause: str) -> ModelNotFound:
