@@ -5,7 +5,8 @@
 
 `otel` runs two servers, one of which sends spans and metrics to a collector in a process of its own that
 reads and forgets them. `live` is one server. The load is closed: so many requests at once, each a chat with a
-short prompt. Three minutes each; nothing else may run.
+short prompt. Three minutes each; nothing else may run. Processor time per token is told, too: it depends less
+on what else runs.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from load_client import begin, fetch, post, processor_s, served
 from headrace.bench.serve.http_client import Address, http_request
 
 VARIABLES = {"OTEL_BSP_SCHEDULE_DELAY": "1000", "OTEL_METRIC_EXPORT_INTERVAL": "5000"}
-Run = Callable[[], Awaitable[float]]
+Run = Callable[[], Awaitable[tuple[float, float]]]
+"""Gives tokens per second, and processor seconds of the server per token."""
 
 
 def arguments() -> argparse.Namespace:
@@ -76,22 +78,28 @@ def collector() -> Iterator[dict[str, str]]:
 
 
 class Load:
-    """Requests at once against one server; each call of `run` gives tokens per second."""
+    """Requests at once against one server."""
 
-    def __init__(self, port: int, options: argparse.Namespace) -> None:
+    def __init__(self, port: int, pid: int, options: argparse.Namespace) -> None:
         body = {
             "messages": [{"role": "user", "content": "list all files by size"}],
             "max_tokens": options.tokens,
             "ignore_eos": True,
             "temperature": 0,
         }
+        self._process = psutil.Process(pid)
         self._port, self._request, self._options = port, post("/v1/chat/completions", body), options
 
-    async def run(self) -> float:
-        """Ask until the time is over; what has begun by then is waited for and counts."""
-        began_s = time.perf_counter()
+    async def run(self) -> tuple[float, float]:
+        """Ask until the time is over; what has begun by then is waited for and counts. See `Run`."""
+        busy_s, began_s = self._busy_s(), time.perf_counter()
         ended = await asyncio.gather(*(self._ask(began_s) for _ in range(self._options.at_once)))
-        return sum(ended) * self._options.tokens / (time.perf_counter() - began_s)
+        tokens = sum(ended) * self._options.tokens
+        return tokens / (time.perf_counter() - began_s), (self._busy_s() - busy_s) / tokens
+
+    def _busy_s(self) -> float:
+        """Of the server and the processes of its models."""
+        return sum(map(processor_s, [self._process, *self._process.children(recursive=True)]))
 
     async def _ask(self, began_s: float) -> int:
         count = 0
@@ -117,7 +125,8 @@ async def compare(options: argparse.Namespace, off: Run, on: Run) -> None:
     """The pairs, the order turned around in every second one."""
     for run in (off, on):
         await run()  # warm
-    ratios: list[float] = []
+    slower: list[float] = []
+    busier: list[float] = []
     speeds: list[float] = []
     for number in range(options.pairs):
         if number % 2:
@@ -126,25 +135,27 @@ async def compare(options: argparse.Namespace, off: Run, on: Run) -> None:
         else:
             alone = await off()
             watched = await on()
-        ratios.append(1 - watched / alone)
-        speeds.append(alone)
-    low, *_, high = statistics.quantiles(ratios, n=20) if len(ratios) > 1 else (ratios[0], ratios[0])
+        slower.append(1 - watched[0] / alone[0])
+        busier.append(watched[1] / alone[1] - 1)
+        speeds.append(alone[0])
+    low, *_, high = statistics.quantiles(slower, n=20)
     print(
-        f"{options.what}: costs {statistics.median(ratios):+.2%} of throughput, median of {options.pairs} "
+        f"{options.what}: costs {statistics.median(slower):+.2%} of throughput, median of {options.pairs} "
         f"pairs of 2 x {options.seconds:g} s (5 % to 95 %: {low:+.2%} to {high:+.2%}); "
-        f"{statistics.median(speeds):,.0f} tokens/s without"
+        f"{statistics.median(speeds):,.0f} tokens/s without; processor time per token "
+        f"{statistics.median(busier):+.2%}"
     )
 
 
 async def with_otel(options: argparse.Namespace) -> None:
-    table = f'model = "{options.model}"\n'
-    with collector() as otel, served(table) as (off, _), variables(otel), served(table) as (on, _):
-        await compare(options, Load(off, options).run, Load(on, options).run)
+    table = f'[models."{options.model}"]\n'
+    with collector() as otel, served(table) as off, variables(otel), served(table) as on:
+        await compare(options, Load(*off, options).run, Load(*on, options).run)
 
 
 async def with_live(options: argparse.Namespace) -> None:
-    with served(f'model = "{options.model}"\n') as (port, pid):
-        load = Load(port, options)
+    with served(f'[models."{options.model}"]\n') as (port, pid):
+        load = Load(port, pid, options)
 
         request = http_request(Address("localhost", port), "GET", "/v1/live", {})
 
@@ -157,7 +168,7 @@ async def with_live(options: argparse.Namespace) -> None:
                 assert stream.status == 200 and stream.transport is not None, stream.status
                 stream.transport.close()
 
-        async def read() -> float:
+        async def read() -> tuple[float, float]:
             async with reader():
                 return await load.run()
 

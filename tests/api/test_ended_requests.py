@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,9 @@ import pytest
 from fake import FakeModel
 from in_process import Running, running_server
 
+from headrace.api import service
+from headrace.api.http import request_log
+from headrace.api.http.request_log import RequestLog
 from headrace.loading.loader import load_model
 from headrace.loading.options import EngineOptions
 from headrace.storage.database import Database
@@ -176,3 +180,31 @@ def test_memory_is_bounded_without_the_setting() -> None:
         for _ in range(60):
             assert http.post("/v1/tokenize", json={"prompt": "a"}).status_code in (200, 404)
         assert len(http.get("/v1/requests?limit=1000").json()["data"]) <= 22
+
+
+def test_no_line_is_made_of_what_nobody_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the calls of one key, more than are kept: they are dropped as they are, and the latest are there."""
+    made: list[str] = []
+    line = RequestLog._line  # pyright: ignore[reportPrivateUsage]
+
+    def noted(log: RequestLog, call: Any) -> LoggedRequest:
+        made.append(call.request_id)
+        return line(log, call)
+
+    monkeypatch.setattr(request_log, "UNREAD", 40)
+    monkeypatch.setattr(service, "UNREAD", 40)
+    monkeypatch.setattr(RequestLog, "_line", noted)
+    with running_server(FakeModel(), log_max_requests=15) as server:
+        http = server.http()
+        for number in range(60):
+            assert http.post(CHAT, json={"n": 0}, headers={"x-request-id": f"r{number}"}).status_code == 400
+        assert made == []
+        page = http.get("/v1/requests?limit=50").json()
+        assert [one["id"] for one in page["data"]] == [f"r{number}" for number in range(59, 44, -1)]
+        assert len(made) < 40, "of those that were dropped there were no lines"
+        asked = BODY | {"explain": True}
+        assert http.post(CHAT, json=asked, headers={"x-request-id": "explained"}).status_code == 200
+        end_s = time.monotonic() + 20
+        while "explained" not in made:  # without being asked for
+            assert time.monotonic() < end_s
+            time.sleep(0.01)

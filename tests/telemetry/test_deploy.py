@@ -92,6 +92,97 @@ def test_promtool_takes_the_rules() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def compose_command() -> list[str]:
+    """Compose as a plugin of docker, or as a program of its own; skips where neither is there."""
+    for command in (["docker", "compose"], ["docker-compose"], ["podman-compose"]):
+        if (
+            shutil.which(command[0])
+            and subprocess.run([*command, "version"], capture_output=True).returncode == 0
+        ):
+            return command
+    pytest.skip("there is no docker compose")
+
+
+def test_compose_takes_the_file() -> None:
+    done = subprocess.run(
+        [*compose_command(), "-f", DEPLOY / "compose.yml", "config"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert {"headrace:", "prometheus:", "jaeger:", "grafana:"} <= set(done.stdout.split())
+
+
+def test_what_compose_mounts_is_there() -> None:
+    text = (DEPLOY / "compose.yml").read_text()
+    mounted = re.findall(r"- (\./[^:]+):", text)
+    assert len(mounted) == 4 and all((DEPLOY / path).exists() for path in mounted)
+    published = re.findall(r'ports: \["([^"]+)"\]', text)
+    assert len(published) == 3 and all(one.startswith("127.0.0.1:") for one in published)
+
+
+def test_promtool_takes_the_configuration(tmp_path: Path) -> None:
+    tool = shutil.which("promtool")
+    if tool is None:
+        pytest.skip("promtool is not installed")
+    text = (DEPLOY / "prometheus" / "prometheus.yml").read_text()
+    place = tmp_path / "prometheus.yml"
+    place.write_text(text.replace("/etc/prometheus/", f"{DEPLOY / 'prometheus'}/"))
+    done = subprocess.run([tool, "check", "config", place], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_rules_fire_when_they_should(tmp_path: Path) -> None:
+    """promtool's own tests of rules: a queue that grows, workers that restart, a model that is well."""
+    tool = shutil.which("promtool")
+    if tool is None:
+        pytest.skip("promtool is not installed")
+    (tmp_path / "cases.yml").write_text(CASES.replace("RULES", str(DEPLOY / "prometheus" / "alerts.yml")))
+    done = subprocess.run([tool, "test", "rules", tmp_path / "cases.yml"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+CASES = """
+rule_files: [RULES]
+evaluation_interval: 1m
+tests:
+  - interval: 1m
+    input_series:
+      - series: 'headrace_requests_waiting{model="busy",instance="a"}'
+        values: "30x20"
+      - series: 'headrace_requests_waiting{model="well",instance="a"}'
+        values: "0 40 0 40 0 40 0 40 0 40 0 40 0 40 0 40 0 40 0"
+      - series: 'headrace_worker_restarts_total{model="busy",instance="a"}'
+        values: "0 0 1 2 3 4 4 4 4 4 4 4 4 4 4 4"
+      - series: 'up{job="headrace",instance="a"}'
+        values: "1x9 0x10"
+      - series: 'headrace_http_replies_total{status="503",instance="a"}'
+        values: "0+10x20"
+      - series: 'headrace_http_replies_total{status="200",instance="a"}'
+        values: "0+90x20"
+    alert_rule_test:
+      - {eval_time: 4m, alertname: HeadraceQueueGrows}
+      - eval_time: 12m
+        alertname: HeadraceQueueGrows
+        exp_alerts:
+          - exp_labels: {severity: warn, model: busy, instance: a}
+            exp_annotations: {summary: "30 sequences of busy have been waiting for 5 minutes"}
+      - {eval_time: 9m, alertname: HeadraceDown}
+      - eval_time: 12m
+        alertname: HeadraceDown
+        exp_alerts:
+          - exp_labels: {severity: page, job: headrace, instance: a}
+            exp_annotations: {summary: "a does not answer"}
+      - eval_time: 12m
+        alertname: HeadraceErrors
+        exp_alerts:
+          - exp_labels: {severity: warn, instance: a}
+            exp_annotations: {summary: "10% of replies are 5xx"}
+      - {eval_time: 12m, alertname: HeadraceSlowFirstToken}
+"""
+
+
 def test_a_slow_bucket_names_its_trace() -> None:
     """In OpenMetrics; the older text has no place for it."""
     meter = ModelMetrics()

@@ -28,7 +28,11 @@ let a = 1; // one
 | 1 | 2 |"""
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 INSIDE = "['BODY', 'DIALOG'].includes((document.activeElement.closest('dialog, body')).tagName)"
-WIDTHS = {"wide": {"width": 1280, "height": 860}, "narrow": {"width": 390, "height": 780}}
+WIDTHS = {
+    "wide": {"width": 1280, "height": 860},
+    "usual": {"width": 1200, "height": 760},
+    "narrow": {"width": 390, "height": 780},
+}
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +109,11 @@ def test_axe_finds_nothing(talker: Running, visit: Callable[..., Any], show: Any
         assert violations(page) == [], scheme
     overflow = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
     assert page.evaluate(overflow) <= 0, "nothing is wider than the window"
+    if page.locator(".waterfall .table-box").count():
+        inner = "box => box.scrollWidth - box.clientWidth"
+        assert page.locator(".waterfall .table-box").last.evaluate(inner) <= 0, (
+            "and no waterfall than its place"
+        )
 
 
 def focused(page: Any) -> str:

@@ -18,11 +18,12 @@ from headrace.api.http.body_memory import BodyMemory
 from headrace.api.http.call_context import HttpCall
 from headrace.api.http.idempotency import IdempotentCalls
 from headrace.api.http.request_log import UNREAD, RequestLog, ended_call
-from headrace.api.remote_models import RemoteModels
+from headrace.api.remote_models import EXTRA, LIBRARIES, RemoteModels
 from headrace.api.server_tools import ServerTools
 from headrace.api.statements import Statements
 from headrace.config.adapt_settings import read_adapt
 from headrace.config.cache_settings import read_cache
+from headrace.config.extras import extra_module
 from headrace.config.settings import Settings
 from headrace.economy.machine import MachineHandler, machine_recorder
 from headrace.errors import StoreError
@@ -126,7 +127,7 @@ class Service:
         found = read_adapt(settings.adapt)
         if not found.enabled:
             return None
-        module = importlib.import_module("headrace.adapt.adapting")  # only where it is used
+        module = extra_module(EXTRA, "headrace.adapt.adapting", *LIBRARIES)
         gates = importlib.import_module("headrace.gateway.gate").GateStore(self.database)
         return module.Adapting(found, settings.store_file, runner, gates)
 
@@ -206,9 +207,10 @@ class Service:
         call.error_code = None if call.error is None else call.error.code or call.error.kind
         call.error = None  # what it and `releases` hold may go while the call waits to be written
         call.releases.clear()
-        self.requests.waiting.append(call)
-        if self.requests.is_eager or len(self.requests.waiting) >= UNREAD:
-            self.requests.flush()
+        requests = self.requests
+        requests.waiting.append(call)
+        if requests.is_eager or call.explain or len(requests.waiting) >= UNREAD:
+            requests.flush(is_asked_for=requests.is_eager or call.explain)
         if self.tracing is not None:
             self.tracing.ended(ended_call(call))
 

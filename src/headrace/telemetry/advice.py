@@ -16,6 +16,8 @@ MIN_CACHE_TOKENS = 4 * PAGE_TOKENS
 """A prompt of fewer tokens that are not in the cache has no advice about it."""
 MIN_SHARE = 0.05
 """Of the request's time: what saves less is not told."""
+MIN_STEPS = 4
+"""Of decoding; of fewer, one that was disturbed would say what all take."""
 BATCH = 8
 """Requests at once that the batch is compared with."""
 SMALLER: Mapping[str, str] = {"f32": "int8", "f16": "int8", "bf16": "int8", "int8": "int4"}
@@ -99,7 +101,7 @@ def _smaller_weights(trace: EngineTrace) -> Iterator[Advice]:
 
 def _speculation(trace: EngineTrace) -> Iterator[Advice]:
     decode, replay, costs = _decode(trace), trace.replay, trace.costs
-    if decode is None or not decode.steps:
+    if decode is None:
         return
     if replay is not None and replay.accepted and decode.tokens <= replay.tokens:  # of one choice
         step_s = decode.seconds / decode.steps
@@ -121,7 +123,7 @@ def _speculation(trace: EngineTrace) -> Iterator[Advice]:
 def _bigger_batch(trace: EngineTrace) -> Iterator[Advice]:
     """A step of several sequences reads the weights once for all."""
     decode, row_s = _decode(trace), trace.costs.row_s
-    if decode is None or not decode.steps or not row_s:
+    if decode is None or not row_s:
         return
     rows, step_s = decode.rows / decode.steps, decode.seconds / decode.steps
     batch = min(BATCH, trace.max_rows)
@@ -136,12 +138,12 @@ def _bigger_batch(trace: EngineTrace) -> Iterator[Advice]:
 
 
 def _decode(trace: EngineTrace) -> StepShare | None:
-    """All steps that generate, as one."""
+    """All steps that generate, as one; None where they are few."""
     found: StepShare | None = None
     for share in trace.shares:
         if share.kind == "decode":
             found = share if found is None else found.merged(share)
-    return found
+    return None if found is None or found.steps < MIN_STEPS else found
 
 
 def _ms(seconds: float) -> str:

@@ -12,7 +12,7 @@ interface Row {
   key: string;
 }
 
-const DETAIL_SKIPPED = new Set(["concurrent", "start_s"]);
+const DETAIL_SKIPPED = new Set(["concurrent", "start_s", "advice"]);
 const MAX_ROWS = 400;
 
 /** The rows of a tree. Parts follow each other, unless a detail says when they began. */
@@ -43,6 +43,26 @@ function details(node: ExplainNode): string {
     .filter(([name]) => !DETAIL_SKIPPED.has(name))
     .map(([name, value]) => `${name.replace(/_s$/, "").replaceAll("_", " ")} ${said(name, value)}`)
     .join(" · ");
+}
+
+/** What would help most, in the words of the server. */
+function Advice({ tree }: { tree: ExplainNode }): JSX.Element | null {
+  const given = tree.detail?.["advice"];
+  const found = (Array.isArray(given) ? (given as unknown[]) : []).flatMap((one) => {
+    const { lever, text } = (one ?? {}) as { lever?: unknown; text?: unknown };
+    return typeof lever === "string" && typeof text === "string" ? [{ lever: lever.replaceAll("_", " "), text }] : [];
+  });
+  if (!found.length) return null;
+  return (
+    <dl class="advice" aria-label="What would help most">
+      {found.map(({ lever, text }) => (
+        <div key={lever}>
+          <dt>{lever}</dt>
+          <dd>{text}</dd>
+        </div>
+      ))}
+    </dl>
+  );
 }
 
 export function Waterfall({ tree }: { tree: ExplainNode }): JSX.Element {
@@ -76,7 +96,9 @@ export function Waterfall({ tree }: { tree: ExplainNode }): JSX.Element {
                   <span>{seconds(total)}</span>
                 </span>
               </th>
-              <th scope="col">Details</th>
+              <th scope="col" class="details">
+                Details
+              </th>
             </tr>
           </thead>
           <tbody>
@@ -102,6 +124,7 @@ export function Waterfall({ tree }: { tree: ExplainNode }): JSX.Element {
           </tbody>
         </table>
       </div>
+      <Advice tree={tree} />
       <div class="row">
         <CopyButton label="Copy as JSON" text={() => JSON.stringify(tree, null, 2)} />
         {all.length > shown.length + closed.size && shown.length === MAX_ROWS && (

@@ -22,6 +22,7 @@ interface Props {
 
 const HEIGHT = 190;
 const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000];
+const SECONDS = [1, 2, 5, 10, 15, 30, 60, 120];
 const TABLE_ROWS = 10;
 
 /** Lines over time, with the last values as a table for those who do not see them. */
@@ -43,7 +44,7 @@ export function Chart({ title, unit, times, series, shown = rate, isCount = fals
         cursor: { show: false },
         scales: { x: { time: true }, y: { range: (_, __, most) => [0, isCount ? Math.max(4, most + 1) : most > 0 ? most * 1.1 : 1] } },
         axes: [
-          { ...axis, space: 80, values: (_, ticks) => ticks.map((tick) => time(tick * 1000)) },
+          { ...axis, space: 80, incrs: SECONDS, values: (_, ticks) => ticks.map((tick) => time(tick * 1000)) },
           { ...axis, size: 64, ...(isCount ? { incrs: WHOLE } : {}), values: (_, ticks) => ticks.map((tick) => shown(tick)) },
         ],
         series: [

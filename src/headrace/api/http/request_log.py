@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -43,7 +43,7 @@ REQUESTS_LOG = logging.getLogger(REQUESTS)
 MAX_WAITING = 10_000  # lines; a disk that is too slow for more costs lines, never requests
 MEMORY_REQUESTS, MEMORY_BYTES = 1000, 16 * 2**20
 """Bounds where nothing is written to the disk: requests of each key, bytes of all."""
-UNREAD = 256  # lines that wait until somebody asks for them, where nothing is written to the disk
+UNREAD = 2048  # calls that wait until somebody asks for their lines, where nothing is written to the disk
 MAX_TREE_BYTES = 64 * 1024
 LINE_BYTES = 400  # of a line without texts, about
 
@@ -61,19 +61,22 @@ class RequestLog:
         self._is_kept, self._is_printed = settings.log_requests, settings.log_format == "json"
         self._database = database if self._is_kept else Database(None)
         self._meter = meter
-        self._trimmer = LogTrimmer(self._database, _bounds(settings))
         self.is_eager = self._is_kept or self._is_printed
         """Whether lines are written as soon as there are some."""
+        bounds = _bounds(settings)
+        self._most, self._trimmer = bounds.max_requests, LogTrimmer(self._database, bounds)
         self.waiting: deque[HttpCall] = deque()
         """Calls that have ended, and have no line yet."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-log")
 
-    def flush(self) -> None:
-        """Write lines for what waits, on the thread."""
+    def flush(self, *, is_asked_for: bool) -> None:
+        """Write lines for what waits, on the thread. Lines that nobody asks for and that are not written to
+        the disk can wait: a tree takes longer than all else that is done at a call's end. A call that is
+        explained does not wait, since its parts have no bound."""
         while len(self.waiting) > MAX_WAITING:
             self.waiting.popleft()
             self._meter.log_failures += 1
-        self._thread.submit(self._write)
+        self._thread.submit(self._write if is_asked_for else self._thin)
 
     async def find(self, request_id: str, reader: Account) -> LoggedRequest | None:
         """The latest request of that id which the reader may see."""
@@ -119,6 +122,20 @@ class RequestLog:
     def _sees(self, reader: Account) -> str | None:
         """Whose lines a reader sees; None: everybody's."""
         return None if reader.may("admin") else self._owner(reader)
+
+    def _thin(self) -> None:
+        """On the thread: of calls that nobody has asked for, drop those of which their keys have too many,
+        before a line is made of them. Where many keys have few each, lines take less memory."""
+        calls = [self.waiting.popleft() for _ in range(len(self.waiting))]
+        found, kept = Counter[str](), list[HttpCall]()
+        for call in reversed(calls):
+            owner = self._owner(call.account)
+            found[owner] += 1
+            if found[owner] <= self._most:
+                kept.append(call)
+        self.waiting.extendleft(kept)
+        if len(kept) > UNREAD // 2:
+            self._write()
 
     def _write(self) -> None:
         """On the thread: everything that waits, in one transaction."""
