@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
-import signal
 import socket
 import subprocess
 import time
@@ -17,8 +16,8 @@ import pytest
 from data_servers import DataEngineMaker, Server
 
 from headrace.inference.local_models import LocalModels
+from postgres_server import running_postgres
 
-POSTGRES_BIN = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
 PASSWORD = "s3cr3t'pass\\word 42"
 WAIT_S = 60.0
 
@@ -66,56 +65,10 @@ def models() -> Generator[LocalModels]:
 
 
 @pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Generator[Server]:
-    if not POSTGRES_BIN:
-        pytest.skip("needs PostgreSQL: apt-get install postgresql")
-    folder = tmp_path_factory.mktemp("postgres")
-    owned(folder, "postgres")
-    user, port = other_user("postgres"), free_port()
-    tools, data = POSTGRES_BIN[-1], folder / "data"
-    secret = folder / "password"
-    secret.write_text(PASSWORD)
-    secret.chmod(0o644)
-    made = subprocess.run(
-        [tools / "initdb", "-D", data, "-U", "owner", "--auth=scram-sha-256", f"--pwfile={secret}", "-N"],
-        user=user,
-        env={"PATH": os.environ["PATH"], "LC_ALL": "C"},
-        capture_output=True,
-        cwd=folder,
-    )
-    assert made.returncode == 0, made.stderr.decode()
-    options = f"-c listen_addresses=127.0.0.1 -c port={port} -c unix_socket_directories={folder} -c fsync=off"
-    process = subprocess.Popen(
-        [tools / "postgres", "-D", data, *options.split()],
-        user=user,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        cwd=folder,
-    )
-    variables = {"PATH": os.environ["PATH"], "PGPASSWORD": PASSWORD}
-
-    def run(sql: str) -> str:
-        done = subprocess.run(
-            [*f"psql -h 127.0.0.1 -p {port} -U owner -d postgres -v ON_ERROR_STOP=1 -qAt -c".split(), sql],
-            env=variables,
-            capture_output=True,
-            text=True,
-        )
-        if done.returncode:
-            raise RuntimeError(done.stderr)
-        return done.stdout.strip()
-
-    def ready() -> bool:
-        with suppress(RuntimeError):
-            return run("select 1") == "1"
-        return False
-
-    try:
-        wait_for(ready, process)
-        yield Server("postgres", port, "owner", PASSWORD, "postgres", run)
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.wait(30)
+def postgres() -> Generator[Server]:
+    port = free_port()
+    with running_postgres("owner", port, PASSWORD) as found:
+        yield Server("postgres", port, "owner", PASSWORD, "postgres", found.run)
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from postgres_server import binaries, running_postgres
 from recording import PRICES, attempt, reserve
 
 from headrace.economy.budget_settings import read_budgets
@@ -27,20 +26,20 @@ from headrace.economy.report import spend_by
 from headrace.economy.rerate import rerate
 from headrace.errors import BudgetExceeded, StoreBusy, StoreError
 from headrace.storage.ledger_store import ledger_store
+from postgres_server import running_postgres
 
 psycopg = pytest.importorskip("psycopg", reason="the extra postgres is not installed")
 from headrace.storage import postgres  # noqa: E402  (needs the extra)
 from headrace.storage.postgres import PostgresDatabase  # noqa: E402
 
-pytestmark = pytest.mark.skipif(binaries() is None, reason="PostgreSQL (initdb, pg_ctl) is not installed")
 OPENED: list[LedgerRecorder] = []
 SERVERS, REQUESTS = 3, int(os.environ.get("TEST_POSTGRES_REQUESTS", "300"))
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    with running_postgres() as url:
-        yield url
+    with running_postgres() as found:
+        yield found.url
 
 
 @pytest.fixture
@@ -115,7 +114,7 @@ def test_an_entry_that_does_not_sum_to_zero_is_refused(url: str) -> None:
 SERVER = """
 import asyncio, json, sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[3])
+sys.path[:0] = [sys.argv[3], str(Path(sys.argv[3]).parent)]
 from headrace.errors import BudgetExceeded
 from recording import attempt, reserve, usage
 from test_postgres import shared

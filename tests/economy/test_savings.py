@@ -8,7 +8,7 @@ import pytest
 
 from headrace.chat.messages import Message
 from headrace.economy.savings.engine_run import StackRun
-from headrace.economy.savings.outcomes import is_right, repeated
+from headrace.economy.savings.outcomes import distinct, is_right, repeated, unseen
 from headrace.economy.savings.playing import PlayedRequest, busy_seconds
 from headrace.economy.savings.traffic import (
     LABEL,
@@ -103,3 +103,10 @@ def test_the_exact_cache_of_the_bill_is_the_one_of_the_gateway(tmp_path: Path) -
     cache.close()
     assert hits == repeated(traffic)
     assert sum(hits) > 10
+
+
+def test_a_label_certifies_once() -> None:
+    """Repeats say the same again: they are neither further evidence nor further errors."""
+    one, other, third = (RecordedRequest(at_s=0.0, kind="sql", prompt=text) for text in "abc")
+    assert distinct([one, other, one, one]) == [one, other]
+    assert unseen([one], [one, other, third, other]) == (False, True, True, False)

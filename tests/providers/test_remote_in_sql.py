@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_provider import HELLO, Gateway, say, usage
+from fake_provider import HELLO, Gateway, say, send, usage
 
 pytest.importorskip("duckdb", reason="needs headrace[data]")
 
@@ -91,3 +91,24 @@ def test_other_functions_say_that_they_need_a_model_of_this_machine(
         assert reply.status_code == 400, reply.text
         assert "far is a remote model" in reply.json()["error"]["message"]
     assert not provider.exchanges
+
+
+def test_a_remote_reranker_orders_rows(gateway: Callable[..., Gateway], more: dict[str, Any]) -> None:
+    results = [{"index": 0, "relevance_score": 0.1}, {"index": 1, "relevance_score": 0.9}]
+    body = json.dumps({"results": results, "usage": {"total_tokens": 30}}).encode()
+    reply = send(body, content_type="application/json")
+    server, provider = gateway(reply, provider={"kind": "vllm"}, prices=PRICES, **more)
+    sql = "SELECT id, rerank('late refund', body, model := 'far') AS s FROM mails ORDER BY s DESC, id"
+    cost = explained(server, sql)
+    assert cost["rows"] == 2 and cost["usd"] == pytest.approx(2 * cost["prompt_tokens"] / 1e6, rel=1e-3)
+    assert not provider.exchanges
+    rows = server.http().post("/v1/sql", json={"sql": sql, "max_cost": cost["usd"]})
+    assert rows.status_code == 200, rows.text
+    (exchange,) = provider.exchanges
+    scores = dict(zip(exchange.body["documents"], (0.1, 0.9), strict=True))
+    assert {row["id"]: row["s"] for row in rows.json()} == pytest.approx(
+        {1: scores["hello"], 2: scores[NAIVE], 3: scores["hello"]}
+    )
+    assert json.loads(rows.headers["x-headrace-ai"])["prompt_tokens"] == 30 <= cost["prompt_tokens"]
+    refused = server.http().post("/v1/sql", json={"sql": sql.replace("'far'", "'nowhere'")})
+    assert refused.status_code in (400, 404) and "nowhere" in refused.text

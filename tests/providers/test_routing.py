@@ -51,6 +51,13 @@ def test_an_unknown_price_is_no_low_price() -> None:
     assert order("cheapest", target(0), target(1, nano_usd=5), target(2, nano_usd=0)) == ["t2", "t1", "t0"]
 
 
+def test_a_model_of_this_machine_is_measured_before_it_is_left_out() -> None:
+    new, priced = target(0, is_local=True), target(1, nano_usd=5)
+    assert order("cheapest", priced, new) == ["t0", "t1"]
+    assert order("cheapest", priced, target(0, is_local=True, samples=1)) == ["t1", "t0"]
+    assert order("cheapest", priced, target(0, is_local=True, samples=1, nano_usd=3)) == ["t0", "t1"]
+
+
 def test_the_fastest_for_this_size_and_sometimes_the_least_measured() -> None:
     slow, fast, new = target(0, seconds=3.0, samples=9), target(1, seconds=1.0, samples=9), target(2)
     assert order("fastest", slow, fast, new) == ["t1", "t0", "t2"]

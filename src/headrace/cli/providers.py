@@ -38,6 +38,9 @@ Examples:
 """
 
 
+NONE = "no provider is configured: add a table such as [providers.openai] to headrace.toml"
+
+
 class ProviderAction(StrEnum):
     """Subcommands."""
 
@@ -98,6 +101,9 @@ def _list(keys: KeyStore, settings: Settings, json: bool) -> None:
     if json:
         print_json([one.fields() for one in found])
         return
+    if not found:
+        print(NONE)
+        return
     rows = [
         (
             one.name,
@@ -116,6 +122,8 @@ def _test(keys: KeyStore, settings: Settings, name: str | None, json: bool) -> N
     results: list[tuple[str, str | None]] = check.checked(keys, settings.providers, name)
     if json:
         print_json([{"name": name, "ok": problem is None, "problem": problem} for name, problem in results])
+    elif not results:
+        print(NONE)
     else:
         for one, problem in results:
             print(f"{one}: ok" if problem is None else f"{one}: {problem}")

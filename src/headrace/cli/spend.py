@@ -215,9 +215,13 @@ def _rerate(ledger: Ledger, prices: PriceBook, since: str, write: bool, json: bo
             ],
             header=("ENTRY", "DAY", "MODEL", "BEFORE", "NOW"),
         )
+    if not found:
+        print(f"no entry costs anything else by {prices.version}")
+        return
     change = sum(one.after_nano_usd - one.before_nano_usd for one in found)
-    print(f"{len(found):,} entries cost {shown_usd(change)} more by {prices.version}")
-    if found and not write:
+    more = f"{shown_usd(abs(change))} {'less' if change < 0 else 'more'}"
+    print(f"{len(found):,} entries cost {more} by {prices.version}")
+    if not write:
         print("nothing is booked: add --write for that")
 
 
@@ -245,6 +249,8 @@ def _reconcile(
         first = min((one.day for one in billed), default=first) if first == FIRST_DAY else first
         last = max((one.day for one in billed), default=last) if last == LAST_DAY else last
     found = compare(ledger, owner, billed, first, last)
+    if not any(one.booked_nano_usd for one in found):
+        note(f"note: the ledger has nothing of {owner!r} from {first} to {last}")
     if json:
         print_json([to_builtins(one) | {"nano_usd": one.nano_usd} for one in found])
     else:

@@ -160,7 +160,10 @@ class AttemptRun:
     async def close(self) -> None:
         """Stop what is running and book what it came to; a second call changes nothing. What was set aside is
         released even where this is cancelled."""
-        await asyncio.shield(self._closed())
+        if self._hold is None:  # nothing has to be booked: no task is needed
+            await self._closed()
+        else:
+            await asyncio.shield(self._closed())
 
     async def _closed(self) -> None:
         if self._is_open:

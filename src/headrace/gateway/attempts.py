@@ -273,16 +273,19 @@ class Attempts:
         kind: AttemptKind = self._kind
         if failed is not None:
             kind = "retry" if state is self._last else "failover"
-        running = [self._begin(state, kind)]
         self._last = state
+        slow_s = state.times.slow_s if self._route.settings.hedge else None
+        if slow_s is None:  # nothing races: no tasks are needed
+            run = self._made(state, kind)
+            await run.open(self._local, self._spend, self._deadline_s)
+            return run
+        running = [self._begin(state, kind)]
         won: AttemptRun | None = None
         try:
-            slow_s = state.times.slow_s if self._route.settings.hedge else None
-            if slow_s is not None:
-                self._share.count()
-                await asyncio.wait(running, timeout=slow_s)
-                if not running[0].done() and (other := self._hedge_target(state)) is not None:
-                    running.append(self._begin(other, "hedge"))
+            self._share.count()
+            await asyncio.wait(running, timeout=slow_s)
+            if not running[0].done() and (other := self._hedge_target(state)) is not None:
+                running.append(self._begin(other, "hedge"))
             won = await _first_of(running)
             return won
         finally:
@@ -293,13 +296,16 @@ class Attempts:
                     await won.close()
                 raise
 
-    def _begin(self, state: TargetState, kind: AttemptKind) -> asyncio.Task[AttemptRun]:
+    def _made(self, state: TargetState, kind: AttemptKind) -> AttemptRun:
         self._started += 1
         self._call.attempts += 1
         if self._purse is not None:
             self._purse.take(state)
         number = self._call.attempts
-        run = AttemptRun(state, self._requests[state], self._call, number, kind, self._route.name)
+        return AttemptRun(state, self._requests[state], self._call, number, kind, self._route.name)
+
+    def _begin(self, state: TargetState, kind: AttemptKind) -> asyncio.Task[AttemptRun]:
+        run = self._made(state, kind)
 
         async def opened() -> AttemptRun:
             await run.open(self._local, self._spend, self._deadline_s)

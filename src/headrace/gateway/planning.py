@@ -26,8 +26,14 @@ from headrace.inference.attempts import TokenCounts
 from headrace.inference.call_context import CallContext
 from headrace.inference.model_runner import ModelRunner
 from headrace.inference.price_source import Payer, PriceSource, RequestBound
-from headrace.inference.requests import ChatRequest, GenerationRequest, InferenceRequest, RouteWishes
-from headrace.providers.bounds import DEFAULT_OUTPUT, choices_of, output_bound
+from headrace.inference.requests import (
+    ChatRequest,
+    EmbeddingRequest,
+    GenerationRequest,
+    InferenceRequest,
+    RouteWishes,
+)
+from headrace.providers.bounds import DEFAULT_OUTPUT, choices_of, embedding_bound, output_bound
 from headrace.providers.capabilities import only_generates
 from headrace.providers.remote_attempt import prompt_tokens
 from headrace.storage.keys import KeyLimits
@@ -152,9 +158,16 @@ class Planner:
             )
         return found
 
-    def bound(self, state: TargetState, request: GenerationRequest, route: Route) -> RequestBound:
+    def bound(
+        self, state: TargetState, request: GenerationRequest | EmbeddingRequest, route: Route
+    ) -> RequestBound:
         """The most that the request can come to at a target, by the bytes that are sent. What a model of this
         machine costs, its time, is not counted here. Raises what refuses the request."""
+        if isinstance(request, EmbeddingRequest):
+            if state.remote is not None:
+                state.remote.adapted(request, route.settings.drop, _own_call())
+            read = TokenCounts(input=0 if state.remote is None else embedding_bound(request))
+            return self._priced(state, read, prompt_tokens(request))
         estimated = estimate(request)
         if state.remote is None:
             return RequestBound(
@@ -163,16 +176,18 @@ class Planner:
                 estimate=estimated.input,
                 nano_usd=0,
             )
-        own = CallContext(request_id="most", account=Account("", KeyLimits()))
-        sent = only_generates(state.remote.adapted(request, route.settings.drop, own), state.name)
+        sent = only_generates(state.remote.adapted(request, route.settings.drop, _own_call()), state.name)
         output = output_bound(sent, state.remote.target).most
         tokens = TokenCounts(input=state.remote.most_input(sent), output=output)
+        return self._priced(state, tokens, estimated.input)
+
+    def _priced(self, state: TargetState, tokens: TokenCounts, estimate: int) -> RequestBound:
         usd = self.prices.most(state.provider, state.provider_model, tokens, state.tier)
         name = f"{state.provider}/{state.provider_model}"
         return RequestBound(
             prompt_tokens=tokens.input,
-            output_tokens=output,
-            estimate=estimated.input,
+            output_tokens=tokens.output,
+            estimate=estimate,
             nano_usd=usd,
             missing="" if usd is not None else f'no price of {name} is known: set [prices."{name}"]',
         )
@@ -197,6 +212,11 @@ class Planner:
         if not wanted:
             return None
         return await self._privacy.check(request, route.settings.detector, call, redacts=wanted == 1)
+
+
+def _own_call() -> CallContext:
+    """For what is only looked at: its warnings are for nobody."""
+    return CallContext(request_id="most", account=Account("", KeyLimits()))
 
 
 def is_plain(route: Route, request: InferenceRequest) -> bool:

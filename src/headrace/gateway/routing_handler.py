@@ -29,7 +29,7 @@ from headrace.inference.call_context import CallContext
 from headrace.inference.handler import Batch, EventBatches, Handler
 from headrace.inference.model_runner import ModelRunner
 from headrace.inference.price_source import NoPrices, PriceSource, RequestBound
-from headrace.inference.requests import ChatRequest, GenerationRequest, InferenceRequest
+from headrace.inference.requests import ChatRequest, EmbeddingRequest, GenerationRequest, InferenceRequest
 from headrace.providers.failure import LoopDetected, TargetRefused
 from headrace.providers.remote_handler import RemoteHandler
 from headrace.providers.target import Provider
@@ -155,7 +155,7 @@ class RoutingHandler:
             )
         return await remote.count_tokens(request, call)
 
-    def most(self, request: ChatRequest) -> RequestBound | None:
+    def most(self, request: ChatRequest | EmbeddingRequest) -> RequestBound | None:
         """See `RemoteBounds.most`: of the dearest target, or of both where a cascade may ask two. Attempts
         that fail and are billed all the same come on top. Raises what refuses the request."""
         route = self.find(request.model)

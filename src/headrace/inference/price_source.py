@@ -8,7 +8,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from headrace.inference.attempts import TokenCounts
-from headrace.inference.requests import ChatRequest
+from headrace.inference.requests import ChatRequest, EmbeddingRequest
 
 
 class Payer(Struct, frozen=True, kw_only=True):
@@ -35,7 +35,7 @@ class RequestBound(Struct, frozen=True, kw_only=True):
 class RemoteBounds(Protocol):
     """What knows remote models before they are asked."""
 
-    def most(self, request: ChatRequest) -> RequestBound | None:
+    def most(self, request: ChatRequest | EmbeddingRequest) -> RequestBound | None:
         """The bound of a request; None where no remote model has the name."""
         ...
 

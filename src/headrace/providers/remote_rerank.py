@@ -13,12 +13,13 @@ import numpy as np
 from msgspec import Raw, Struct
 
 from headrace.engine.request import Embedding
+from headrace.inference.attempts import TokenCounts
 from headrace.inference.requests import EmbeddingRequest, TextPair
 from headrace.providers.answer import MalformedAnswer
 from headrace.providers.dialect import Outgoing
 from headrace.providers.remote_embedding import RemoteEmbedding
 from headrace.providers.target import RemoteTarget
-from headrace.providers.usage import ReportedUsage, openai_usage
+from headrace.providers.usage import ReportedUsage, count, openai_usage, read_object
 
 
 class _Ranked(Struct):
@@ -79,7 +80,17 @@ def rerank_body(request: EmbeddingRequest, target: RemoteTarget) -> Outgoing:
 
 
 def _usage(ranks: _Ranks) -> ReportedUsage:
-    """Tokens, or what is billed instead of them."""
-    if bytes(ranks.usage) not in (b"", b"null"):
-        return openai_usage(bytes(ranks.usage))
+    """Tokens, of which some name only the total, or what is billed instead of them."""
+    raw = bytes(ranks.usage)
+    if raw not in (b"", b"null"):
+        found = openai_usage(raw)
+        total = None if found.tokens is not None else _total(raw)
+        return found if total is None else ReportedUsage(TokenCounts(input=total), raw, found.nano_usd)
     return ReportedUsage(raw=b"" if ranks.meta is None else bytes(ranks.meta.billed_units))
+
+
+def _total(raw: bytes) -> int | None:
+    try:
+        return count(read_object(raw), "total_tokens") or None
+    except ValueError:
+        return None

@@ -176,6 +176,7 @@ class PostgresDatabase:
                 autocommit=True,
                 connect_timeout=CONNECT_TIMEOUT_S,
                 application_name="headrace",
+                client_encoding="utf8",  # else a database in SQL_ASCII gives bytes
                 options=f"-c lock_timeout={LOCK_TIMEOUT_S}s",
             )
         except psycopg.ProgrammingError as error:  # the message may repeat the address

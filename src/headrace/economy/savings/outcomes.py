@@ -95,7 +95,7 @@ def judged_small(
 ) -> tuple[Judged, dict[int, PlayedRequest]]:
     """The small model on the requests for SQL; and its answers by place in the traffic."""
     places = [place for place, one in enumerate(traffic) if one.kind == SQL]
-    known = _distinct([one for one in history if one.kind == SQL])
+    known = distinct([one for one in history if one.kind == SQL])
     before, now = answer_all(small, known), answer_all(small, [traffic[place] for place in places])
     judged = Judged(
         history_scores=tuple(one.mean_logprob for one in before),
@@ -103,7 +103,7 @@ def judged_small(
         places=tuple(places),
         scores=tuple(one.mean_logprob for one in now),
         wrong=tuple(not is_right(*both) for both in _pairs([traffic[place] for place in places], now)),
-        is_new=_new(known, [traffic[place] for place in places]),
+        is_new=unseen(known, [traffic[place] for place in places]),
     )
     return judged, dict(zip(places, now, strict=True))
 
@@ -112,7 +112,7 @@ def _key(request: RecordedRequest) -> tuple[str, str]:
     return request.instruction, request.prompt
 
 
-def _distinct(requests: Sequence[RecordedRequest]) -> list[RecordedRequest]:
+def distinct(requests: Sequence[RecordedRequest]) -> list[RecordedRequest]:
     """Each request once, the first time."""
     kept: dict[tuple[str, str], RecordedRequest] = {}
     for one in requests:
@@ -120,7 +120,7 @@ def _distinct(requests: Sequence[RecordedRequest]) -> list[RecordedRequest]:
     return list(kept.values())
 
 
-def _new(known: Sequence[RecordedRequest], requests: Sequence[RecordedRequest]) -> tuple[bool, ...]:
+def unseen(known: Sequence[RecordedRequest], requests: Sequence[RecordedRequest]) -> tuple[bool, ...]:
     """Which requests were not seen before."""
     seen, found = {_key(one) for one in known}, list[bool]()
     for one in requests:
@@ -141,7 +141,7 @@ def judged_student(
     """A logistic regression on vectors of the encoder, trained on the first half of the labeled history; the
     other half is what certifies."""
     places = [place for place, one in enumerate(traffic) if one.kind == LABEL]
-    known = _distinct([one for one in history if one.kind == LABEL])
+    known = distinct([one for one in history if one.kind == LABEL])
     trained, rest = known[: len(known) // 2], known[len(known) // 2 :]
     if len({one.answer for one in trained}) < 2 or not rest or not places:
         return Judged(history_scores=(), history_wrong=(), places=(), scores=(), wrong=(), is_new=())
@@ -159,7 +159,7 @@ def judged_student(
         places=tuple(places),
         scores=now[0],
         wrong=now[1],
-        is_new=_new(known, [traffic[place] for place in places]),
+        is_new=unseen(known, [traffic[place] for place in places]),
     )
 
 

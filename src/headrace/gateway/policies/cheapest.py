@@ -1,4 +1,8 @@
-"""The cheapest target for the tokens of this request. A price that is not known is no low price: last."""
+"""The cheapest target for the tokens of this request. A price that is not known is no low price: last.
+
+But a model of this machine that has answered nothing yet is asked first, once: what it costs is its time,
+which nothing would ever measure otherwise.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +15,22 @@ from headrace.gateway.policies.policy import CandidateTarget, Facts, RankedTarge
 def by_price(facts: Facts, candidates: Sequence[CandidateTarget]) -> list[RankedTarget]:
     """By the expected cost; of equal ones those that are first in the settings."""
     size = f"{facts.prompt_tokens:,} tokens in, {facts.output_tokens:,} out"
+
+    def reason(one: CandidateTarget) -> str:
+        if _is_unmeasured(one):
+            return "its time here was not measured yet"
+        return f"${(one.nano_usd or 0) / 1e9:.9f} for {size}"
+
     return sorted_by(
         candidates,
-        lambda one: one.nano_usd,
-        lambda one: f"${(one.nano_usd or 0) / 1e9:.9f} for {size}",
+        lambda one: -1 if _is_unmeasured(one) else one.nano_usd,
+        reason,
         "its price is not known",
     )
+
+
+def _is_unmeasured(one: CandidateTarget) -> bool:
+    return one.is_local and one.nano_usd is None and not one.samples
 
 
 def _order(
