@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from fake import FakeModel
 from fake_provider import Exchange, FakeProvider, delta, events, running_provider, usage
 from in_process import Running, server_of
 
-from headrace.adapt.examples import ExampleStore
+from headrace.adapt.examples import Example, ExampleStore
+from headrace.adapt.fingerprint import Fingerprint
 from headrace.adapt.schema import open_adapt
+from headrace.gateway.text_vector import text_vector
 
+ANSWERS = ("card", "transfer", "rate", "account", "pin")
+FILLERS = ("money", "bank", "week", "shop", "friend", "phone", "number", "house", "train", "letter", "summer")
 PRICE = {"input": 2.0, "output": 10.0}
 """Dollars a million tokens."""
 
@@ -77,3 +83,43 @@ def settled(store: ExampleStore, count: int) -> list[dict[str, Any]]:
             return found
         time.sleep(0.01)
     raise AssertionError(f"{len(store.export())} of {count} examples were kept: {store.dropped()}")
+
+
+def fill(
+    store: ExampleStore, count: int, *, first: int = 0, key: str = "k", wrong: float = 0.0, **more: Any
+) -> str:
+    """Put examples of one task into a store, as the collector would: five answers, told by a word of the
+    question; a part of them is wrong. The task."""
+    drawn = random.Random(first)
+    print_ = Fingerprint(
+        id="t-0123456789ab", group="g", endpoint="/v1/chat/completions", template="Sort.", tools=(), form=""
+    )
+    for number in range(first, first + count):
+        answer = drawn.choice(ANSWERS)
+        question = f"about {answer} and {drawn.choice(FILLERS)} {drawn.choice(FILLERS)} {number % 50}"
+        given = {
+            "reply_id": f"{key}-{number}",
+            "request_id": f"{key}-{number}",
+            "task": print_.id,
+            "key_name": key,
+            "at_s": time.time() - 1000 + number,
+            "model": "large",
+            "target": "large",
+            "messages": b"[]",
+            "question": question,
+            "question_digest": question.encode(),
+            "answer": drawn.choice(ANSWERS) if drawn.random() < wrong else answer,
+            "outcome": "ok",
+            "nano_usd": 1000,
+            "first_token_s": None,
+            "total_s": 1.0,
+            "prompt_tokens": 1,
+            "completion_tokens": 1,
+        } | more
+        store.add(print_, Example(**given), retention_s=1e9, max_of_key=100_000)
+    return print_.id
+
+
+def words(texts: Sequence[str]) -> Any:
+    """Vectors of words, for tests without a model."""
+    return np.stack([text_vector(text) for text in texts])

@@ -7,6 +7,7 @@ import asyncio
 import json
 import sqlite3
 import sys
+from collections import Counter
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -27,6 +28,9 @@ from search_fixture import fill
 from encoder_models import load_encoders
 from headrace.chat.tool_formats.events import Arguments, CallEnd, CallStart, Text
 from headrace.config.mcp import read_mcp
+from headrace.economy.entries import Entry
+from headrace.economy.ledger import Ledger
+from headrace.economy.machine import IDLE
 from headrace.inference.call_context import CallContext
 from headrace.inference.events import OutputDelta, OutputFinished
 from headrace.inference.handler import Batch, Handler
@@ -115,6 +119,7 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traced]:
         running = server_of(
             *models,
             store=str(folder / "store.sqlite3"),
+            node_usd_per_hour=1.0,
             mcp={"shop": shop},
             mcp_lock=str(folder / "headrace.lock"),
             datasets={"mails": f"sqlite:{folder}/mails.db#mails"},
@@ -216,3 +221,31 @@ def test_spans_are_one_tree(traced: Traced) -> None:
     span_id = by_name["execute_tool shop__echo"].span_id.hex()
     assert json.loads(echo["output"])["traceparent"] == f"00-{TRACE}-{span_id}-01"
     assert b"ai('Answer" not in received.bytes and b"sour lemons" not in received.bytes
+
+
+def test_each_part_has_a_line_in_the_ledger(traced: Traced) -> None:
+    """What a model of this machine computes, and each attempt at a target: once, with its tokens."""
+    service = traced.server.server.config.app.state.service  # type: ignore[union-attr]
+    ledger = Ledger(service.ledger)
+    before = max(number for number, _ in ledger.entries())
+    root = ask(traced.server, "booked")["explain"]
+    engines = [one for one in below(root) if one["name"] == "engine"]
+    attempts = [one for one in below(root) if one["name"] == "attempt"]
+    assert len(engines) == 3 + 1 + 2  # ai() of 3 rows, the search, 2 steps
+
+    def booked() -> list[tuple[int, Entry]]:
+        return [(number, one) for number, one in ledger.entries() if number > before and one.model != IDLE]
+
+    wait_until(lambda: len(booked()) >= len(engines) + len(attempts))
+    found = booked()
+    computed_by = Counter(one.model for _, one in found if one.kind == "machine")
+    assert computed_by == {"mini": 5, "embedder": 1}
+    tried = sorted(one.target for _, one in found if one.kind == "attempt")
+    assert tried == sorted(one["detail"]["target"] for one in attempts)
+    assert len({(one.request_id, one.kind, one.attempt) for _, one in found}) == len(found)
+    lines = [line for number, one in found if one.kind == "machine" for line in ledger.postings(number)]
+    tokens = Counter[str]()
+    for line in lines:
+        tokens[line.name] += line.quantity
+    computed = [one["detail"] for one in engines]
+    assert tokens["output"] == sum(one.get("output_tokens", 0) for one in computed), (tokens, computed)

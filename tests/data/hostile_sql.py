@@ -268,6 +268,13 @@ class _Growth:
                 ),
                 lambda: f"{self.relation(0)}, LATERAL (SELECT {self.value(depth - 1)}) l",
                 lambda: f"(PIVOT {self.relation(0)} ON 1 IN (1) USING count(*))",
+                lambda: pick.choice(
+                    [
+                        f"search('docs', {self.value(0)}) s",
+                        f"text_search(docs, 'x' || {self.value(0)}, top := {self.value(0)})",
+                        f"vector_search('{{dir}}/secret.csv', 'x', filter := {self.value(depth - 1)})",
+                    ]
+                ),
                 lambda: pick.choice(plain),
             ]
         )()

@@ -25,7 +25,18 @@ from headrace.data.job import Query
 from headrace.data.operator import operator_of
 from headrace.data.operators.embed import Embed
 from headrace.data.output import TooMuch
-from headrace.data.questions import CallType, Compute, Declare, Row, Value, decode_question, encode_answer
+from headrace.data.questions import (
+    CallType,
+    Compute,
+    Declare,
+    FindHits,
+    Row,
+    Value,
+    decode_question,
+    encode_answer,
+)
+from headrace.data.search_calls import PREFIX as SEARCH_TABLE
+from headrace.data.search_calls import has_searches
 from headrace.data.worker import Worker, _Run, open_view
 from headrace.errors import HeadraceError, InvalidRequest
 from headrace.inference.local_models import LocalModels
@@ -48,8 +59,9 @@ class Target:
         self.before = self.seen()
 
     def seen(self) -> dict[str, tuple[int, int]]:
-        """Every file, with its size and time."""
-        return {str(p): (p.stat().st_size, p.stat().st_mtime_ns) for p in self.folder.rglob("*")}
+        """Every file, with its size and time, but for the cache: values of models are kept there."""
+        files = [one for one in self.folder.rglob("*") if self.folder / "cache" not in (one, *one.parents)]
+        return {str(p): (p.stat().st_size, p.stat().st_mtime_ns) for p in files}
 
     def fill(self, sql: str) -> str:
         return sql.replace("{dir}", str(self.folder / "secret")).replace("{port}", str(self.listener.port))
@@ -119,11 +131,11 @@ def test_fuzzed_statements_read_nothing_else_and_write_nothing(target: Target) -
     runner._lock(list(views))
     outcomes: Counter[str] = Counter()
     for sql in statements(WANTED, seed=SEED):
-        runner._job = Query(sql=target.fill(sql), views=views, models=True)
+        runner._job = Query(sql=target.fill(sql), views=views, models=True, searches=True)
         outcomes[_outcome(runner, connection)] += 1
     target.check()
     print(dict(outcomes), "with models:", MODEL_CALLS[0])
-    assert MODEL_CALLS[0] > WANTED // 50
+    assert MODEL_CALLS[0] > WANTED // 50 and SEARCHED[0] > WANTED // 200
     assert outcomes["rows"] > WANTED // 50, outcomes  # it does reach the engine
     assert outcomes["refused"] > WANTED // 50, outcomes
 
@@ -145,6 +157,9 @@ def _outcome(runner: _Run, connection: Any) -> str:
         for number in range(len(stub.types)):
             with suppress(duckdb.Error):
                 connection.remove_function(f"{PREFIX}{number}")
+        for number in range(len(runner._found)):
+            connection.execute(f"DROP TABLE IF EXISTS {SEARCH_TABLE}{number}")
+        runner._found = {}
         stub.types = []
     assert CANARY not in got.replace(sql, ""), sql
     return outcome
@@ -154,14 +169,18 @@ def _checked(runner: _Run) -> str:
     """The text that runs, with functions of models in place and planned as in the worker."""
     text = runner._check({"orders": "orders"}).text
     tree = runner._dialect.tree(text)
+    if has_searches(tree):
+        SEARCHED[0] += 1
+        runner._search(tree, [])
+        text = runner._dialect.text(tree)
     if not has_calls(tree):
         return text
     MODEL_CALLS[0] += 1
-    runner._with_models(tree, {"orders": "orders"})
+    runner._with_models(tree, {"orders": "orders"}, [])
     return runner._dialect.text(tree)
 
 
-MODEL_CALLS = [0]
+MODEL_CALLS, SEARCHED = [0], [0]
 
 
 class Stub:
@@ -172,6 +191,8 @@ class Stub:
 
     def __call__(self, question: bytes) -> bytes:
         asked = decode_question(question)
+        if isinstance(asked, FindHits):
+            return b'[{"key": "a", "_score": 1.5, "attributes": {"b": "c"}}]'
         if isinstance(asked, Declare):
             operators = [operator_of(site) for site in asked.calls]
             self.types = ["FLOAT[2]" if isinstance(one, Embed) else one.type for one in operators]

@@ -3,28 +3,136 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 from headrace.adapt.collector import PATTERNS, Collector, FeedbackGiven
-from headrace.adapt.examples import ExampleStore, Feedback
+from headrace.adapt.examples import Example, ExampleStore, Feedback
+from headrace.adapt.fingerprint import Fingerprint
+from headrace.adapt.ladder import gate_name, task_examples
+from headrace.adapt.promotion import roll_back
+from headrace.adapt.registry import Registry
 from headrace.adapt.schema import open_adapt
+from headrace.adapt.serving import Promotion, Promotions, StudentHandler, embedded
+from headrace.adapt.shadow import judge, prospects
+from headrace.adapt.students import Student
+from headrace.adapt.tasks import save_vectors, without_vector
 from headrace.adapt.traffic import TrafficHandler
 from headrace.config.adapt_settings import AdaptSettings
-from headrace.errors import UsageError
-from headrace.inference.call_context import CallContext
+from headrace.engine.turns import BATCH_PRIORITY
+from headrace.errors import HeadraceError, UsageError
+from headrace.gateway.gate import GateStore
+from headrace.gateway.routes import Route
+from headrace.inference.accounts import Account
+from headrace.inference.call_context import CallContext, new_request_id
 from headrace.inference.handler import Handler
 from headrace.inference.model_runner import ModelRunner
+from headrace.inference.requests import GenerationRequest
+from headrace.storage.keys import KeyLimits
+
+LOG = logging.getLogger("headrace.adapt")
+LOOK_S = 0.5
+"""After which promotions are read again: a person may have rolled one back, or a gate may have closed."""
+SHADOWED = 32
+"""Examples of a task after which its student is judged, if it is not before."""
 
 
 class Adapting:
-    """Collects what passes `handler(inner)`. Lives on the event loop; `close` it there."""
+    """Collects what passes `handler(inner)`, judges students, and lets promoted ones answer. Lives on the
+    event loop; `close` it there."""
 
-    def __init__(self, settings: AdaptSettings, store: Path | None, runner: ModelRunner) -> None:
-        self._settings = settings
+    def __init__(
+        self, settings: AdaptSettings, store: Path | None, runner: ModelRunner, gates: GateStore
+    ) -> None:
+        self._settings, self._gates = settings, gates
         self.database = open_adapt(store)
-        self.collector = Collector(ExampleStore(self.database), settings, runner)
+        self._store, self._registry = ExampleStore(self.database), Registry(self.database)
+        self._background = runner.urgent(BATCH_PRIORITY)
+        self.collector = Collector(self._store, settings, self._background, self._stored)
+        self._promotions = Promotions(settings, self.collector, runner)
         self._handler: TrafficHandler | None = None
+        self._shadowed: set[str] = set()
+        self._unseen: Counter[str] = Counter()
+        self._watching: asyncio.Task[None] | None = None
+
+    def students(self, local: Handler) -> Handler:
+        """Promoted students, in front of the models of this machine."""
+        return StudentHandler(local, self._promotions)
+
+    async def reroute(self, route: Route, request: GenerationRequest, call: CallContext) -> Route:
+        """See `gateway.routing_handler.Reroute`."""
+        await self._start()
+        return await self._promotions.reroute(route, request, call)
+
+    async def _start(self) -> None:
+        if self._watching is None:
+            self._watching = asyncio.ensure_future(self._watch())
+            await self._look()
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            await self._look()
+
+    async def _look(self) -> None:
+        """Take over what was decided meanwhile."""
+        try:
+            shadowed, promoted = await asyncio.to_thread(self._read)
+        except HeadraceError as error:
+            LOG.warning("students could not be read, they stay as they were: %s", error.message)
+            return
+        self._shadowed, self._promotions.known = shadowed, promoted
+
+    def _read(self) -> tuple[set[str], dict[str, Promotion]]:
+        """The tasks whose students are judged, and promoted students. One whose gate has closed is rolled
+        back."""
+        if not self.database.exists:
+            return set(), {}
+        before, found = self._promotions.known, dict[str, Promotion]()
+        for row in self._registry.students("promoted"):
+            gate = self._gates.read(gate_name(row.task))
+            if gate.closed:
+                roll_back(self._store, row.task, why=gate.closed, student=row.id)
+                LOG.warning("the student %s of task %s is rolled back: %s", row.id, row.task, gate.closed)
+                continue
+            known = before.get(row.task)
+            is_known = known is not None and known.row.id == row.id
+            student = known.student if known is not None and is_known else Student(row.model)
+            found[row.task] = Promotion(row, student, gate.audited)
+        return {row.task for row in self._registry.students("shadow")}, found
+
+    async def _stored(self, print_: Fingerprint, example: Example) -> None:
+        """Judge the student of a task by its latest examples, when nothing else waits to be stored."""
+        await self._start()
+        task = print_.id
+        self._unseen[task] += 1
+        if task not in self._shadowed or (self.collector.is_busy and self._unseen[task] < SHADOWED):
+            return
+        del self._unseen[task]
+        await self._embed(task)
+        line = await asyncio.to_thread(self._judge, task)
+        if line:
+            LOG.warning("%s; `headrace adapt promote %s` lets it answer", line, task)
+
+    async def _embed(self, task: str) -> None:
+        """Give new examples of a task their vectors, when nothing else is computed."""
+        account = Account("", KeyLimits())
+        call = CallContext(request_id=new_request_id(), account=account, background=True)
+        encoder = self._settings.encoder
+        while rows := await asyncio.to_thread(without_vector, self.database, encoder, task):
+            texts = [text for _, text in rows]
+            vectors = await embedded(self._background, encoder, texts, call, BATCH_PRIORITY)
+            await asyncio.to_thread(save_vectors, self.database, encoder, rows, vectors)
+
+    def _judge(self, task: str) -> str:
+        """The sentence to a person where a student is ready now."""
+        for row in self._registry.students("shadow", task=task):
+            later = task_examples(self.database, task, row.encoder, after=row.last_example)
+            if judge(self._registry, row, later) == "ready":
+                return next((one.line for one in prospects(self._store) if one.student == row.id), "")
+        return ""
 
     def check(self, serves: Callable[[str], bool]) -> None:
         """UsageError where a model that the loop needs is not served."""
@@ -67,4 +175,7 @@ class Adapting:
     async def close(self) -> None:
         """Store what waits, and close the file."""
         await self.collector.close()
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
         await asyncio.to_thread(self.database.close)

@@ -93,9 +93,10 @@ class Collector:
         if self._worker is None or self._worker.done():
             self._worker = asyncio.ensure_future(self._work())
 
-    async def settled(self) -> None:
-        """Wait until all that came so far is stored."""
-        await self._waiting.join()
+    @property
+    def is_busy(self) -> bool:
+        """Whether more waits to be stored."""
+        return not self._waiting.empty()
 
     async def _work(self) -> None:
         while True:

@@ -141,7 +141,8 @@ class ExampleStore:
                     (key, key, max_of_key),
                 )
             connection.execute(
-                "DELETE FROM tasks WHERE is_named = 0 AND id NOT IN (SELECT task FROM examples)"
+                "DELETE FROM tasks WHERE is_named = 0 AND id NOT IN (SELECT task FROM examples) "
+                "AND id NOT IN (SELECT task FROM students)"
             )
 
     def count_dropped(self, reason: str) -> None:
@@ -248,7 +249,8 @@ class ExampleStore:
             ]
             gone = connection.execute(f"DELETE FROM examples WHERE {where}", values).rowcount
             marks = ", ".join("?" for _ in touched)
-            connection.execute(f"DELETE FROM task_groups WHERE task IN ({marks})", touched)
+            for table in ("task_groups", "students"):  # what was learned from it
+                connection.execute(f"DELETE FROM {table} WHERE task IN ({marks})", touched)
             connection.execute(
                 f"DELETE FROM tasks WHERE id IN ({marks}) AND id NOT IN (SELECT task FROM examples)", touched
             )

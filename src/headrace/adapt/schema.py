@@ -68,6 +68,45 @@ ADAPT_MIGRATIONS: Mapping[str, Sequence[str]] = {
         ) WITHOUT ROWID""",
         """CREATE TABLE dropped (reason TEXT PRIMARY KEY, count INTEGER NOT NULL) WITHOUT ROWID""",
     ),
+    "students": (
+        # A student goes with its task. What was decided about it stays, without any text of a user.
+        """CREATE TABLE students (
+            id TEXT PRIMARY KEY,
+            task TEXT NOT NULL REFERENCES tasks (id) ON DELETE CASCADE,
+            created_s REAL NOT NULL,
+            state TEXT NOT NULL,
+            encoder TEXT NOT NULL,
+            last_example INTEGER NOT NULL,
+            threshold REAL NOT NULL,
+            model BLOB NOT NULL,
+            pairs BLOB NOT NULL,
+            card BLOB NOT NULL,
+            share REAL NOT NULL DEFAULT 0,
+            audit REAL NOT NULL DEFAULT 0,
+            route TEXT NOT NULL DEFAULT '',
+            promoted_s REAL
+        )""",
+        "CREATE INDEX students_by_task ON students (task, created_s)",
+        """CREATE UNIQUE INDEX students_promoted ON students (task) WHERE state = 'promoted'""",
+        """CREATE TABLE evidence (
+            student TEXT NOT NULL REFERENCES students (id) ON DELETE CASCADE,
+            example INTEGER NOT NULL,
+            key_name TEXT NOT NULL,
+            task_group INTEGER,
+            difference INTEGER NOT NULL,
+            is_answered INTEGER NOT NULL,
+            PRIMARY KEY (student, example)
+        ) WITHOUT ROWID""",
+        """CREATE TABLE decisions (
+            id INTEGER PRIMARY KEY AUTOINCREMENT,
+            at_s REAL NOT NULL,
+            task TEXT NOT NULL,
+            student TEXT NOT NULL,
+            what TEXT NOT NULL,
+            who TEXT NOT NULL,
+            detail TEXT NOT NULL
+        )""",
+    ),
 }
 
 

@@ -93,23 +93,30 @@ def embed_examples(database: Database, encoder: str, embed: Embed, *, task: str 
     """Give every example its vector that has none of this encoder; how many they were. What is embedded stays
     so when this is interrupted."""
     done = 0
-    while True:
-        rows = database.query(
-            "SELECT id, question FROM examples WHERE (encoder IS NULL OR encoder != ?) AND question != '' "
-            "AND (? IS NULL OR task = ?) ORDER BY id LIMIT ?",
-            (encoder, task, task, EMBEDDED),
-        )
-        if not rows:
-            return done
-        vectors = unit(embed([str(text) for _, text in rows]))
-        database.execute_many(
-            "UPDATE examples SET encoder = ?, vector = ? WHERE id = ?",
-            [
-                (encoder, vector.astype(np.float32).tobytes(), id)
-                for (id, _), vector in zip(rows, vectors, strict=True)
-            ],
-        )
+    while rows := without_vector(database, encoder, task):
+        save_vectors(database, encoder, rows, unit(embed([text for _, text in rows])))
         done += len(rows)
+    return done
+
+
+def without_vector(database: Database, encoder: str, task: str | None) -> list[tuple[int, str]]:
+    """Some examples, of a task or of all, that have no vector of the encoder: ids and questions."""
+    return database.query(  # type: ignore[return-value]
+        "SELECT id, question FROM examples WHERE (encoder IS NULL OR encoder != ?) AND question != '' "
+        "AND (? IS NULL OR task = ?) ORDER BY id LIMIT ?",
+        (encoder, task, task, EMBEDDED),
+    )
+
+
+def save_vectors(database: Database, encoder: str, rows: Sequence[tuple[int, str]], vectors: Floats) -> None:
+    """Keep vectors of length 1 of examples."""
+    database.execute_many(
+        "UPDATE examples SET encoder = ?, vector = ? WHERE id = ?",
+        [
+            (encoder, vector.astype(np.float32).tobytes(), id)
+            for (id, _), vector in zip(rows, vectors, strict=True)
+        ],
+    )
 
 
 def vectors_of(rows: Sequence[object]) -> Floats:

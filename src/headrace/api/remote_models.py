@@ -28,7 +28,7 @@ from headrace.storage.sql_store import SqlStore
 
 if TYPE_CHECKING:
     from headrace.gateway.routes import Route
-    from headrace.gateway.routing_handler import RoutingHandler
+    from headrace.gateway.routing_handler import Reroute, RoutingHandler
 
 EXTRA = "gateway"
 MAX_COUNTED = 2000
@@ -70,6 +70,7 @@ class RemoteModels:
         self.spend: SpendRecorder | None = None
         """What records attempts: the ledger, unless something else is set before the first update."""
         self._ledger: LedgerRecorder | None = None
+        self._reroute: Reroute | None = None
         self.runner: ModelRunner | None = None
         """What runs models of this machine that look at requests; set before the first update."""
 
@@ -96,14 +97,21 @@ class RemoteModels:
         prices, budgets = PriceBook(settings.prices), read_budgets(settings.budgets)
         if self.spend is None:
             self.spend = self._ledger = LedgerRecorder(self._ledger_store, prices, budgets)
-        self._routing = building.updated(
+        routing: RoutingHandler = building.updated(
             *(self._routing, self._local, self._database, _Counted(self.spend, self.attempts), self._serves),
             *(settings, entries, int(time.time())),
             prices=RoutePrices(prices, self._ledger and self._ledger.budgets, settings.node_usd_per_hour),
             runner=self.runner,
         )
+        self._routing = routing
+        routing.reroute = self._reroute
         if self._ledger is not None:
             self._ledger.configure(prices, budgets)
+
+    def serve_students(self, local: Callable[[Handler], Handler], reroute: Reroute) -> None:
+        """Put students in front of the models of this machine; `reroute` decides which requests they get.
+        Before the first update."""
+        self._local, self._reroute = local(self._local), reroute
 
     @property
     def routing(self) -> RoutingHandler | None:

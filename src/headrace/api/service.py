@@ -18,11 +18,12 @@ from headrace.api.http.body_memory import BodyMemory
 from headrace.api.http.call_context import HttpCall
 from headrace.api.http.idempotency import IdempotentCalls
 from headrace.api.http.request_log import UNREAD, RequestLog, ended_call
-from headrace.api.remote_models import RemoteModels
+from headrace.api.remote_models import EXTRA, LIBRARIES, RemoteModels
 from headrace.api.server_tools import ServerTools
 from headrace.api.statements import Statements
 from headrace.config.adapt_settings import read_adapt
 from headrace.config.cache_settings import read_cache
+from headrace.config.extras import extra_module
 from headrace.config.settings import Settings
 from headrace.economy.machine import MachineHandler, machine_recorder
 from headrace.errors import StoreError
@@ -100,6 +101,8 @@ class Service:
         self.gate.starting = models.default.model is None
         inner = self.remote.runner = ModelRunner(local, self.sources, self.model_threads)
         self.adapting = self._adapting(settings, inner)
+        if self.adapting is not None:
+            self.remote.serve_students(self.adapting.students, self.adapting.reroute)
         self.guards = GuardHandler(self._answering, read_guards(settings.guards), inner)
         self.moderation = read_moderation(settings.moderation)
         self.handler: Handler = build_chain(self.guards, self.gate)
@@ -124,8 +127,9 @@ class Service:
         found = read_adapt(settings.adapt)
         if not found.enabled:
             return None
-        module = importlib.import_module("headrace.adapt.adapting")  # only where it is used
-        return module.Adapting(found, settings.store_file, runner)
+        module = extra_module(EXTRA, "headrace.adapt.adapting", *LIBRARIES)
+        gates = importlib.import_module("headrace.gateway.gate").GateStore(self.database)
+        return module.Adapting(found, settings.store_file, runner, gates)
 
     @property
     def _answering(self) -> Handler:

@@ -27,6 +27,7 @@ COMMANDS = {
     "search": "Search indexes of documents, by words and by meaning.",
     "sql": "Run SQL over the datasets of headrace.toml.",
     "nsql": "Ask the datasets of headrace.toml a question in words.",
+    "eval": "Score what models answer to rows of datasets.",
     "ask": "Ask data and documents a question, answered with citations.",
     "agent": "Let a model use tools until a task is done.",
     "explain": "Show where the time of a request went, or would go.",
@@ -47,6 +48,7 @@ COMMANDS = {
     "rm": "Delete a hub model from this machine.",
     "pull": "Download a model from the hub.",
     "bench": "Benchmark this machine, a model on it, or a server.",
+    "import": "Read the configuration of another program.",
     "doctor": "Check this machine: kernels, memory, speed limits, caches.",
     "completion": "Complete commands, flags and models in your shell.",
 }

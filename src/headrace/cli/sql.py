@@ -19,6 +19,7 @@ from headrace.data.job import CallCost, Format, SqlAnswer
 from headrace.data.task_history import mentions_history
 from headrace.errors import UsageError
 from headrace.inference.local_models import LocalModels
+from headrace.search.indexes import indexes_of
 from headrace.storage.database import Database
 from headrace.storage.request_log import HISTORY_BYTES, LoggedRequest, LogPart, newest_of_log
 
@@ -100,6 +101,7 @@ def command(
             explain=explain,
             models=models,
             history=history,
+            indexes=indexes_of(settings),
             wishes=AiWishes(
                 max_tokens=max_tokens,
                 max_ai_rows=max_ai_rows,

@@ -193,6 +193,15 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
             shown_default="none",
         ),
     ] = None
+    evals: Annotated[
+        Mapping[str, object] | None,
+        Setting(
+            help='checks of answers over rows, by name, such as {"topics": {"rows": "SELECT …", "scorers": '
+            '{"right": "match"}}}',
+            values=OBJECT,
+            shown_default="none",
+        ),
+    ] = None
     mcp: Annotated[
         Mapping[str, object] | None,
         Setting(

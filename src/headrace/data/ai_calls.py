@@ -65,7 +65,7 @@ def find_calls(tree: Node, dialect: DuckDialect, parameters: Sequence[object]) -
     """The calls of a statement, inner ones first. Their names are in the tree in their place, and parameters
     are constants. StatementRefused for a call in a place where none may be."""
     _name_columns(tree, dialect)
-    _bind(tree, dialect, parameters)
+    bind(tree, dialect, parameters)
     found: dict[str, FoundCall] = {}
     for node in nodes_of(tree):
         function = _called(node)
@@ -152,7 +152,7 @@ def _name_columns(tree: Node, dialect: DuckDialect) -> None:
                 one["alias"] = dialect.select([one]).removeprefix("SELECT ").strip()
 
 
-def _bind(tree: Node, dialect: DuckDialect, parameters: Sequence[object]) -> None:
+def bind(tree: Node, dialect: DuckDialect, parameters: Sequence[object]) -> None:
     """Put constants in the place of parameters."""
     for node in nodes_of(tree):
         if node.get("class") != "PARAMETER":

@@ -83,8 +83,12 @@ class Answers:
         self._asked(Dropped(call, reason[:200]))
 
     def _asked(self, question: Question) -> bytes:
+        return self.asked(encode_question(question))
+
+    def asked(self, question: bytes) -> bytes:
+        """The answer to a question."""
         left_s, _ = signal.setitimer(signal.ITIMER_REAL, 0)
-        answer = self._ask(encode_question(question))
+        answer = self._ask(question)
         if left_s:
             signal.setitimer(signal.ITIMER_REAL, left_s)
         return answer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import time
 from collections.abc import Coroutine, Generator, Mapping, Sequence
@@ -18,9 +19,11 @@ from headrace.data.memo import CallMemo, Keeper
 from headrace.data.model_work import Models, ModelUsage, StatementWork
 from headrace.data.operator import Arguments, RowCost, RowValue, SqlOperator, operator_of
 from headrace.data.questions import (
+    MAX_SEARCHES,
     CallType,
     Compute,
     Declare,
+    FindHits,
     Row,
     Value,
     decode_question,
@@ -31,10 +34,15 @@ from headrace.economy.money import NANO
 from headrace.errors import DeadlineExceeded, InvalidRequest
 from headrace.inference.call_context import CallContext
 from headrace.isolation.child import WorkFailed, WorkStop
+from headrace.search.index import Mode
+from headrace.search.indexes import Indexes
+from headrace.search.searching import NamedHit, SearchRequest, search
+from headrace.search.where import read_where
 from headrace.storage.sql_memo import SqlMemo
 
 T = TypeVar("T")
 FIRST_WAVE = 16
+_MODES: Mapping[str, Mode] = {"search": "hybrid", "vector_search": "vector", "text_search": "text"}
 
 
 class _Call(Struct):
@@ -64,16 +72,18 @@ class Answering:
         budget: AiBudget,
         stop: WorkStop,
         speeds: Speeds,
+        indexes: Indexes | None = None,
         *,
         explain: bool = False,
         call: CallContext | None = None,
     ) -> None:
         """With `call`, whose statement it is, batches of requests are its stages."""
         self._models, self._memo, self._budget, self._stop = models, memo, budget, stop
-        self._speeds, self.explains, self._call = speeds, explain, call
+        self._speeds, self.explains, self._call, self._indexes = speeds, explain, call, indexes
         self.usage = ModelUsage()
         self.work: StatementWork | None = None
         self._calls: list[_Call] = []
+        self._searches = 0
 
     def answer(self, question: bytes) -> bytes:
         """Of a question, as bytes. Raises what ends the statement."""
@@ -85,6 +95,8 @@ class Answering:
             if self._calls:
                 raise WorkFailed("it declares its calls twice")
             return encode_answer(self._run(self._declared(asked)))
+        if isinstance(asked, FindHits):
+            return self._run(self._found(asked))
         if not 0 <= asked.call < len(self._calls):
             raise WorkFailed("it asks for a call that it has not declared")
         if isinstance(asked, Compute):
@@ -151,7 +163,7 @@ class Answering:
             self._budget.spend_seconds(time.monotonic() - began_s)
 
     async def _declared(self, asked: Declare) -> list[CallType]:
-        self.work = StatementWork(self._models, self.usage)
+        self.work = self.work or StatementWork(self._models, self.usage)
         types: list[CallType] = []
         for site in asked.calls:
             operator = operator_of(site)
@@ -164,6 +176,24 @@ class Answering:
             most = operator.max_rows or 0
             types.append(CallType(operator.type, operator.site.varying, wave, most))
         return types
+
+    async def _found(self, asked: FindHits) -> bytes:
+        """The hits of a search, as JSON."""
+        mode = _MODES.get(asked.function)
+        self._searches += 1
+        if self._indexes is None or mode is None or self._searches > MAX_SEARCHES:
+            raise WorkFailed("it may not search so")
+        request = SearchRequest(
+            text=asked.text,
+            limit=asked.top,
+            mode=mode,
+            where=None if asked.filter is None else read_where(asked.filter),
+            rerank=asked.rerank,
+        )
+        indexes = await asyncio.to_thread(self._indexes.find_all, [asked.index])
+        self.work = work = self.work or StatementWork(self._models, self.usage)
+        hits = await work.asked(lambda call: search(indexes, request, work.runner, call))
+        return msgspec.json.encode([_hit_row(one) for one in hits])
 
     async def _computed(self, call: _Call, asked: Compute) -> list[Value]:
         width = len(call.operator.site.varying)
@@ -290,6 +320,28 @@ class Answering:
             call.values[rows[one.index]] = one.value
             self.usage.cut += one.cut
         keeper.add([(rows[one.index], one) for one in portion])
+
+
+def _hit_row(found: NamedHit) -> dict[str, object]:
+    """A row of a search, by the names of its columns."""
+    hit = found.hit
+    return {
+        "dataset": found.index,
+        "key": hit.key,
+        "title": hit.title,
+        "text": hit.text,
+        "_score": hit.score,
+        "start_char": hit.span.start,
+        "end_char": hit.span.end,
+        "bm25_rank": hit.bm25_rank,
+        "vector_rank": hit.vector_rank,
+        "rerank_score": hit.rerank_score,
+        "attributes": {name: _attribute(value) for name, value in hit.attributes.items()},
+    }
+
+
+def _attribute(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _without_null(rows: Sequence[Row]) -> list[Arguments]:

@@ -16,6 +16,7 @@ from headrace.data.job import CallCost, SqlAnswer
 from headrace.errors import UsageError
 from headrace.inference.local_models import LocalModels
 from headrace.search.client import SearchClient
+from headrace.search.indexes import indexes_of
 from headrace.search.searching import NamedHit
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ class Data:
                 settings = load_settings()
                 datasets, sql, cache = settings.datasets, sql or settings.sql, settings.cache_folder
         self._engine = DataEngine(datasets, sql, cache)
+        self._indexes = indexes_of(load_settings())
         given = [llm] if not isinstance(llm, Sequence) else llm
         self._models = LocalModels([one.model for one in given])
 
@@ -123,7 +125,13 @@ class Data:
             usd_per_hour=self._usd_per_hour,
         )
         answer = self._engine.sql(
-            sql, parameters, ruled=role is not None, role=role, models=self._models, wishes=wishes
+            sql,
+            parameters,
+            ruled=role is not None,
+            role=role,
+            models=self._models,
+            wishes=wishes,
+            indexes=self._indexes,
         )
         return Rows(answer)
 

@@ -31,6 +31,10 @@ class DuckDialect:
         """The tree of an expression."""
         return self.tree(f"SELECT {sql}")["statements"][0]["node"]["select_list"][0]
 
+    def table(self, name: str) -> Node:
+        """The tree of a table of the connection."""
+        return self.tree(f"SELECT * FROM {name}")["statements"][0]["node"]["from_table"]
+
     def select(self, expressions: Sequence[Node]) -> str:
         """SELECT of some expressions, without a FROM."""
         tree = self.tree("SELECT 1")

@@ -27,6 +27,7 @@ from headrace.errors import HeadraceError, InvalidRequest, Overloaded, UsageErro
 from headrace.inference.call_context import CallContext, StageNote
 from headrace.isolation.child import IsolatedProcess, LimitExceeded, WorkFailed, WorkLost, WorkStop
 from headrace.isolation.limits import ProcessLimits
+from headrace.search.indexes import Indexes
 from headrace.storage.request_log import LoggedRequest
 from headrace.storage.sql_memo import SqlMemo, memo_file
 from headrace.telemetry.explain_node import Stage
@@ -125,13 +126,14 @@ class DataEngine:
         wishes: AiWishes = NO_WISHES,
         call: CallContext | None = None,
         history: Sequence[LoggedRequest] | None = None,
+        indexes: Indexes | None = None,
     ) -> SqlAnswer:
         """The rows of a SELECT, or its plan with `explain`, or with `describe` just its columns.
 
         `key` is the name of the API key, whose limits and role hold, unless `role` is given; without `ruled`
         all rows and columns are seen. `rows` lowers the limit of rows, `stop` ends the statement. `models`
         answer functions such as ai(), within `wishes`. The statement is a stage of `call`. It may read
-        `history` as headrace.task_history.
+        `history` as headrace.task_history, and search `indexes`.
 
         Raises StatementRefused, SqlFailed, SqlLimit, SourceDown or Overloaded.
         """
@@ -157,6 +159,7 @@ class DataEngine:
                 explain=explain,
                 describe=describe,
                 models=models is not None,
+                searches=models is not None and indexes is not None,
                 planned=wishes.planned and not describe,
                 history=None if history is None else tuple(history),
             )
@@ -164,7 +167,9 @@ class DataEngine:
                 return _noted(call, note, self._run(query, secrets, stop))
             stop = stop or WorkStop()
             budget = AiBudget(wishes.within(limits))
-            answering = Answering(models, self.memo, budget, stop, self._speeds, explain=explain, call=call)
+            answering = Answering(
+                *(models, self.memo, budget, stop, self._speeds, indexes), explain=explain, call=call
+            )
             answer = _noted(call, note, self._run(query, secrets, stop, answering))
             return answer if answering.work is None else _with_usage(answer, answering)
 

@@ -41,6 +41,8 @@ TYPES = frozenset(
     | {"UNBOUND_TYPE_INFO", "GENERIC_TYPE_INFO"}
 )
 TABLE_FUNCTIONS = frozenset({"range", "generate_series", "unnest", "json_each", "json_tree"})
+SEARCHES = frozenset({"search", "vector_search", "text_search"})
+"""Table functions that indexes answer."""
 SCHEMAS = frozenset({"", "main", "pg_catalog"})
 _RESERVED = ("duckdb_", "pg_", "pragma_", "sqlite_", "information_schema", "__")
 
@@ -173,7 +175,7 @@ class _Walk:
             self._function(node)
         if kind == "TABLE_FUNCTION":
             name = node["function"].get("function_name", "").lower()
-            if name not in TABLE_FUNCTIONS:
+            if name not in TABLE_FUNCTIONS and not (name in SEARCHES and name in self._more):
                 raise StatementRefused(f"the table function {name!r} may not be used{_place(node)}")
         self._parts(node, scope)
 

@@ -27,8 +27,9 @@ class View(Struct, frozen=True):
 class Query(Struct, frozen=True, kw_only=True, tag="query"):
     """A statement over views. `parameters` stand for ? or $1; `seconds` is the time on the clock.
     `explain` answers with the plan instead, `describe` with no rows. With `models` the statement may call
-    functions that models answer; with `planned` they get their rows before it runs, as far as a plan can be
-    made. With `history` it may read these requests as headrace.task_history."""
+    functions that models answer, with `searches` those that indexes do; with `planned` they get their rows
+    before it runs, as far as a plan can be made. With `history` it may read these requests as
+    headrace.task_history."""
 
     sql: str
     views: tuple[View, ...]
@@ -41,6 +42,7 @@ class Query(Struct, frozen=True, kw_only=True, tag="query"):
     explain: bool = False
     describe: bool = False
     models: bool = False
+    searches: bool = False
     planned: bool = True
     history: tuple[LoggedRequest, ...] | None = None
 

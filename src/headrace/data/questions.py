@@ -13,6 +13,8 @@ from msgspec import Meta, Struct
 
 MAX_CALLS = 64
 """Different calls of functions of models in one statement."""
+MAX_SEARCHES = 16
+"""Different ones in one statement."""
 MAX_ARGUMENTS = 32
 MAX_ROWS = 65_536
 """Rows of arguments in one question."""
@@ -67,6 +69,17 @@ class Dropped(Struct, frozen=True, tag="dropped"):
     reason: Annotated[str, Meta(max_length=200)]
 
 
+class FindHits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="search"):
+    """A search over an index, by the `function` of SQL that it stands for. The answer is its rows as JSON."""
+
+    function: str
+    index: Annotated[str, Meta(max_length=200)]
+    text: str
+    top: int = 10
+    filter: str | None = None
+    rerank: str | None = None
+
+
 class CallType(Struct, frozen=True, array_like=True):
     """DuckDB's type of a call, which of its arguments vary (their values are the rows), and, of a condition,
     how many rows a first wave has; 0: it is none. `max_rows` bounds its different rows; 0: no bound
@@ -78,7 +91,7 @@ class CallType(Struct, frozen=True, array_like=True):
     max_rows: int = 0
 
 
-Question = Declare | Compute | Dropped
+Question = Declare | Compute | Dropped | FindHits
 
 encode_question = msgspec.msgpack.Encoder().encode
 decode_question = msgspec.msgpack.Decoder(Question).decode

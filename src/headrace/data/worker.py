@@ -21,11 +21,13 @@ from headrace.data.ai_calls import FoundCall, find_calls, has_calls, nodes_of, p
 from headrace.data.ai_values import Answers, register
 from headrace.data.dialect import DuckDialect
 from headrace.data.function_names import FUNCTIONS
-from headrace.data.guard import Checked, Node, StatementRefused, check, walk_tree
+from headrace.data.guard import SEARCHES, Checked, Node, StatementRefused, check, walk_tree
 from headrace.data.job import Column, Copy, Phase, Query, Reply, SqlAnswer, SqlFailure, View, decode_job
 from headrace.data.look_ahead import look_ahead
 from headrace.data.output import Output, TooMuch
 from headrace.data.plan import NO_PLAN, Plan, plan
+from headrace.data.search_calls import PREFIX as SEARCH_TABLE
+from headrace.data.search_calls import has_searches, make_tables, put_searches
 from headrace.data.source import literal, quoted
 from headrace.data.task_history import NAMES, open_history
 from headrace.isolation.fork_server import Ask, serve
@@ -131,6 +133,7 @@ class _Run:
         self._dialect = DuckDialect(self._serialize, self._deserialize)
         self._error: type[Exception] = importlib.import_module("duckdb").Error
         self._phases: list[Phase] = []
+        self._found: dict[str, str] = {}
 
     def answer(self) -> SqlAnswer:
         job, connection = self._job, self._connection
@@ -149,6 +152,10 @@ class _Run:
         tree, answers = self._dialect.tree(text), None
         if job.describe:
             parameters = [None] * _count_parameters(tree)
+        if has_searches(tree):
+            with self._phase("search"):
+                self._search(tree, parameters)
+            text, parameters = self._dialect.text(tree), []
         if has_calls(tree):
             with self._phase("plan calls"):
                 answers = self._with_models(tree, self._known(views), parameters)
@@ -198,6 +205,15 @@ class _Run:
             int(one["limit"]["value"]["value"]) for one in modifiers if one["type"] == "LIMIT_MODIFIER"
         )
 
+    def _search(self, tree: Node, parameters: list[Any]) -> None:
+        """Put tables of what was found in the place of searches."""
+        if self._ask is None or not self._job.searches:
+            raise StatementRefused("there are no indexes to search here")
+        searches = put_searches(tree, self._dialect, parameters, self._evaluated)
+        is_run = not (self._job.explain or self._job.describe)
+        make_tables(self._connection, searches, Answers(self._ask).asked if is_run else None)
+        self._found = {f"{SEARCH_TABLE}{number}": "" for number in range(len(searches))}
+
     def _with_models(self, tree: Node, datasets: dict[str, str], parameters: list[Any]) -> Answers:
         """Put functions of this connection in the place of those that models answer, and look ahead."""
         if self._ask is None or not self._job.models:
@@ -206,7 +222,8 @@ class _Run:
         answers = Answers(self._ask)
         sites = sites_of(calls, self._evaluated, self._aggregates)
         put_in_place(calls, answers.declare(sites), self._dialect)
-        walk_tree(self._serialize(self._dialect.text(tree)), datasets, set(), {call.name for call in calls})
+        names = {call.name for call in calls}
+        walk_tree(self._serialize(self._dialect.text(tree)), datasets | self._found, set(), names)
         register(self._connection, calls, None if self._job.explain or self._job.describe else answers)
         if self._job.planned:
             look_ahead(self._connection, self._planned(tree, calls), calls, answers, (self._error,))
@@ -234,7 +251,8 @@ class _Run:
         return list(self._connection.execute(self._dialect.select(expressions)).fetchone())
 
     def _check(self, datasets: dict[str, str]) -> Checked:
-        return check(self._job.sql, datasets, self._serialize, self._deserialize, FUNCTIONS)
+        more = {*FUNCTIONS, *(SEARCHES if self._job.searches else ())}
+        return check(self._job.sql, datasets, self._serialize, self._deserialize, more)
 
     def _serialize(self, sql: str) -> str:
         return self._called("json_serialize_sql", sql)

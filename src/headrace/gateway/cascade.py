@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import aclosing
 
 from msgspec import Struct
@@ -118,14 +118,17 @@ class Cascade:
         call: CallContext,
         gates: Gates,
         asks: Asks,
+        others: Sequence[TargetState] = (),
     ) -> None:
+        """`others` are tried after the large model, where that fails."""
         self._route, self._small, self._large = route, small, large
         self._request, self._call, self._gates, self._asks = request, call, gates, asks
         self._large_fingerprint: str | None = None
+        self._others = others
 
     async def batches(self) -> AsyncGenerator[Batch]:
         """The events of the answer that is taken."""
-        gate = await self._gates.gate(self._route.name)
+        gate = await self._gates.gate(self._route.gate_name)
         problem = self._problem(gate)
         if problem:
             self._call.warn("route", f"the large model answers for {self._route.name!r}: {problem}")
@@ -136,9 +139,12 @@ class Cascade:
                 assert gate.calibration is not None
                 self._gates.start_audit(self._audit(gate.calibration, answer.choice))
             return
-        async with aclosing(self._asks.ask(self._large, self._request, self._call).batches()) as batches:
+        async with aclosing(self._large_attempts().batches()) as batches:
             async for batch in batches:
                 yield batch
+
+    def _large_attempts(self) -> Attempts:
+        return self._asks.ask(self._large, self._request, self._call, others=self._others)
 
     def _problem(self, gate: Gate) -> str:
         """Why the small model is not asked."""
@@ -227,7 +233,7 @@ class Cascade:
             if large is None or large.finished is None or large.finished.reason not in WHOLE:
                 return
             is_wrong = not same(choice, large, request, self._route.settings.compare)
-            await self._gates.count(self._route.name, calibration, is_wrong)
+            await self._gates.count(self._route.gate_name, calibration, is_wrong)
         except HeadraceError as error:
             LOG.info("an audit of %r was left out: %s", self._route.name, error.message)
 
@@ -283,14 +289,15 @@ class Asks:
         *,
         max_attempts: int | None = None,
         is_audit: bool = False,
+        others: Sequence[TargetState] = (),
     ) -> Attempts:
-        """Attempts at one target."""
+        """Attempts at one target, and at others where it fails."""
         private = self._private
         if private is not None and private.redacted is not None:
             private = replace(private, redacted=_with_sampling(private.redacted, request))
         parts = {**self._parts, "purse": None} if is_audit else self._parts
         return Attempts(
-            *(self._route, [state]),
+            *(self._route, [state, *others]),
             request=request,
             call=call,
             private=private,

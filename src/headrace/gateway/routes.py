@@ -37,6 +37,13 @@ class Route(Struct, frozen=True, kw_only=True):
     targets: tuple[Target, ...]
     settings: RemoteModelSettings
     created_s: int = 0
+    gate: str = ""
+    """Under which its certificate is kept, where that is not its name."""
+
+    @property
+    def gate_name(self) -> str:
+        """Under which its certificate is kept."""
+        return self.gate or self.name
 
     @property
     def owners(self) -> Sequence[str]:

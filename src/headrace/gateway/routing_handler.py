@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -39,6 +39,8 @@ from headrace.storage.database import Database
 MAX_HOPS = 8
 
 ProviderKey = Callable[[Provider], str | None]
+Reroute = Callable[[Route, GenerationRequest, CallContext], Awaitable[Route]]
+"""The route that a request takes in the place of the one that it names."""
 
 
 class RoutingHandler:
@@ -67,6 +69,8 @@ class RoutingHandler:
         self._retired: list[Upstream] = []
         self._direct = DirectNames({}, lambda name: True)
         self._share = HedgeShare()
+        self.reroute: Reroute | None = None
+        """Asked for every request to a route that tries its targets in their order."""
         self.running = 0
         """Requests that have not ended."""
         self.server_id = secrets.token_hex(8)
@@ -205,7 +209,10 @@ class RoutingHandler:
         self._check_hops(route, call)
         self.running += 1
         try:
-            async with aclosing(await self._answer(route, request, call)) as batches:
+            taken = route
+            if self.reroute is not None and isinstance(request, GenerationRequest):
+                taken = await self.reroute(route, request, call) if is_plain(route, request) else route
+            async with aclosing(await self._answer(taken, request, call)) as batches:
                 async for batch in batches:
                     yield batch
         finally:
@@ -242,7 +249,7 @@ class RoutingHandler:
         """The cascade of a request; None where the route is none, or only one of its targets may be asked."""
         if "gate" not in policy_named(route.settings.route, "route").needs:
             return None
-        small, large = states
+        small, large, *others = states
         if large not in ordered:
             check_uncertified(plan, call)
             return None
@@ -250,7 +257,7 @@ class RoutingHandler:
             return None
         asks = Asks(route, plan.private, parts)
         assert isinstance(plan.request, GenerationRequest)
-        return Cascade(route, small, large, plan.request, call, self.gates, asks)
+        return Cascade(route, small, large, plan.request, call, self.gates, asks, others)
 
     async def scored(
         self, route: Route, request: InferenceRequest, call: CallContext, label: str | None

@@ -129,8 +129,12 @@ class Spawner:
 @cache
 def _can_fork() -> bool:
     """Whether a process can be told by a file, so that a signal never goes to another that got its number."""
-    with suppress(AttributeError, OSError):
-        os.close(os.pidfd_open(os.getpid()))
+    with suppress(AttributeError, OSError):  # older systems, and containers that forbid it
+        number = os.pidfd_open(os.getpid())
+        try:
+            signal.pidfd_send_signal(number, 0)
+        finally:
+            os.close(number)
         return True
     return False
 

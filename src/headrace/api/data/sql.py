@@ -195,6 +195,7 @@ async def _answer(http: HttpRequest, format: Format, *, explain: bool = False) -
             wishes=wishes,
             call=call,
             history=None if history is None else history.lines,
+            indexes=service.indexes,
         )
 
     answer = await done(http, service.statements.run(run, needs_datasets=history is None))

@@ -11,6 +11,11 @@ Examples:
   headrace adapt status
   headrace adapt tasks
   headrace adapt tasks --rename t-3fa2 "order questions"
+  headrace adapt diagnose t-3fa2
+  headrace adapt train t-3fa2
+  headrace adapt shadow t-3fa2
+  headrace adapt promote t-3fa2
+  headrace adapt rollback t-3fa2
   headrace adapt export --key alice alice.jsonl
   headrace adapt forget --key alice
   headrace adapt simulate --students 1000 --margin 0.02 --alpha 0.05
@@ -18,6 +23,11 @@ Examples:
 COMMANDS = {
     "status": "What is collected, and what could be saved.",
     "tasks": "Find tasks in the traffic, and list or rename them.",
+    "diagnose": "What a task costs, goes wrong, and could be learned of it.",
+    "train": "Make the best student of a task.",
+    "shadow": "Judge a student beside what answers today.",
+    "promote": "Let a student that is ready answer.",
+    "rollback": "Let the large model answer again.",
     "export": "Write all that is kept, of one key or of all.",
     "forget": "Delete all that is kept, of one key, one reply or all.",
     "simulate": "How often the test proposes students, good and bad ones.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -66,7 +67,7 @@ def command(
 def _find(store: ExampleStore, settings: Settings) -> None:
     encoder = read_adapt(settings.adapt).encoder
     with status() as shown, loaded(encoder, settings) as llm:
-        find_groups(store, encoder, llm.embed, shown)
+        find_groups(store, encoder, partial(llm.embed, truncate=True), shown)
 
 
 def _show(views: list[TaskView], json: bool, *, with_groups: bool) -> None:

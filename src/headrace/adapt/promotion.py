@@ -1,0 +1,107 @@
+"""What a person decides: a student answers from now on, or no longer."""
+
+from __future__ import annotations
+
+import time
+
+from headrace.adapt.examples import ExampleStore
+from headrace.adapt.ladder import STUDENT, certified
+from headrace.adapt.registry import Registry, StudentRow, person
+from headrace.adapt.shadow import monthly_usd, worse_slices
+from headrace.errors import InvalidRequest
+from headrace.gateway.gate import GateStore, identity
+from headrace.gateway.routes import Route
+
+AUDIT = 0.02
+SHARE = 0.1
+PLAIN = ("ordered", "fixed")
+
+
+def incumbent_of(store: ExampleStore, task: str) -> str:
+    """The model that most requests of a task name."""
+    rows = store.database.query(
+        "SELECT model, count(*) FROM examples WHERE task = ? GROUP BY model ORDER BY 2 DESC LIMIT 1", (task,)
+    )
+    if not rows:
+        raise InvalidRequest(f"task {task} has no examples", param="task")
+    return str(rows[0][0])
+
+
+def start_shadow(store: ExampleStore, task: str) -> StudentRow:
+    """Let the newest student of a task be judged by what comes. InvalidRequest where there is none."""
+    registry = Registry(store.database)
+    student = registry.student(task, "trained", "shadow", "ready")
+    registry.move(student, ("trained",), "shadow", "", who=person())
+    return student
+
+
+def promote(
+    store: ExampleStore,
+    gates: GateStore,
+    task: str,
+    route: Route,
+    who: str,
+    *,
+    share: float = SHARE,
+    audit: float = AUDIT,
+    accepts_slices: bool = False,
+) -> StudentRow:
+    """Let the proposed student of a task answer a part of the requests to a route, which grows by itself.
+
+    InvalidRequest where none is proposed, the route chooses among targets itself, or groups of questions are
+    much worse and `accepts_slices` does not say that this is known."""
+    registry = Registry(store.database)
+    student = registry.student(task, "ready", "rolled_back")
+    if student.state == "rolled_back":
+        raise InvalidRequest(
+            f"student {student.id} of task {task} was rolled back: train another on what came since",
+            param="task",
+        )
+    if route.settings.route not in PLAIN or route.settings.privacy != "off":
+        raise InvalidRequest(
+            f"{route.name!r} chooses by {route.settings.route!r} or looks for personal data: a student "
+            "can be put before a model whose targets are tried in their order",
+            param="route",
+        )
+    if (slices := worse_slices(store, student)) and not accepts_slices:
+        raise InvalidRequest(
+            f"student {student.id} is much worse in the groups {', '.join(map(str, slices))} of task {task}: "
+            "look at them with `headrace adapt tasks`, and give --accept-slices if that is all right",
+            param="task",
+        )
+    large = identity(route.targets[0])
+    name = STUDENT + student.id
+    calibration = certified(task, name, student.model, student.pairs, student.card.risk, large)
+    # The gate first: a promotion without one has no effect, a gate without promotion neither.
+    gates.save(calibration)
+    detail = (
+        f"{route.name}, from {share:.0%} of the requests, ${monthly_usd(store, task):.2f} a month, "
+        f"data {student.card.data_sha256[:16]}, weights {student.card.weights}"
+    )
+    with store.database.transaction():
+        for before in registry.students("promoted", task=task):
+            registry.move(before, ("promoted",), "replaced", f"by {student.id}", who=who)
+        registry.move(
+            student,
+            ("ready",),
+            "promoted",
+            detail,
+            who=who,
+            share=share,
+            audit=audit,
+            route=route.name,
+            promoted_s=time.time(),
+        )
+    return registry.student(task, "promoted")
+
+
+def roll_back(
+    store: ExampleStore, task: str, who: str = "headrace", why: str = "asked for", student: str | None = None
+) -> StudentRow | None:
+    """The promoted student of a task answers no more; None where there was none. The incumbent is as it was:
+    nothing has to be loaded."""
+    registry = Registry(store.database)
+    for found in registry.students("promoted", task=task):
+        if student in (None, found.id) and registry.move(found, ("promoted",), "rolled_back", why, who=who):
+            return found
+    return None

@@ -1,0 +1,162 @@
+"""Promoted students within a server: which requests they get, and their answers as those of a model here.
+
+A student is the small model of a cascade whose large one is the incumbent (`gateway/cascade.py`): what it is
+not sure of the incumbent answers, a part of its answers is audited, and its gate closes when these are wrong.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from headrace.adapt.collector import Collector
+from headrace.adapt.fingerprint import fingerprint
+from headrace.adapt.kmeans import Floats
+from headrace.adapt.ladder import CASCADE, STUDENT, gate_name
+from headrace.adapt.registry import StudentRow
+from headrace.adapt.students import LEAST_SCORE, Student
+from headrace.adapt.tasks import unit
+from headrace.chat.tool_formats.events import Text
+from headrace.config.adapt_settings import AdaptSettings
+from headrace.engine.request import Timing, Usage
+from headrace.gateway.labels import question_of
+from headrace.gateway.routes import LocalTarget, Route
+from headrace.inference.call_context import CallContext
+from headrace.inference.events import (
+    OutputDelta,
+    OutputFinished,
+    Prepared,
+    PreparedPrompt,
+    PromptFinished,
+    Started,
+    TokenText,
+)
+from headrace.inference.handler import Batch, EventBatches, Handler
+from headrace.inference.model_runner import ModelRunner
+from headrace.inference.requests import GenerationRequest, InferenceRequest
+from headrace.providers.remote_attempt import prompt_tokens
+from headrace.tasks.embed import EmbedOptions, embed_texts
+
+GROW_EVERY = 20
+"""Audits after which the part of the requests that a student gets is doubled."""
+MAX_OPEN = 1024
+
+
+class Promotion(Struct, frozen=True):
+    """A promoted student, and how many of its answers were audited."""
+
+    row: StudentRow
+    student: Student
+    audited: int = 0
+
+    @property
+    def share(self) -> float:
+        """The part of the requests that it gets: what was given, doubled after audits that found no alarm."""
+        return min(1.0, self.row.share * 2.0 ** min(self.audited // GROW_EVERY, 30))
+
+
+class _Asked(Struct, frozen=True):
+    promotion: Promotion
+    question: str
+
+
+class Promotions:
+    """Lives on the event loop. `known` are promoted students by task."""
+
+    def __init__(
+        self,
+        settings: AdaptSettings,
+        collector: Collector,
+        runner: ModelRunner,
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        self._settings, self._collector, self._draw = settings, collector, draw
+        self.runner = runner
+        self.known: dict[str, Promotion] = {}
+        self._open: dict[str, _Asked] = {}
+
+    async def reroute(self, route: Route, request: GenerationRequest, call: CallContext) -> Route:
+        """See `gateway.routing_handler.Reroute`: a cascade from the student to the route's own targets, where
+        the task of the request has a student."""
+        name = call.account.name
+        is_candidate = any(one.row.route == route.name for one in self.known.values())
+        if not is_candidate or not self._settings.collects(name):
+            return route
+        redacted = await self._collector.redacted(request, call)
+        if redacted is None:
+            return route
+        endpoint = str(getattr(call, "path", ""))
+        print_ = fingerprint(redacted, group=self._settings.group_of(name), endpoint=endpoint)
+        found = self.known.get(print_.id)
+        if found is None or found.row.route != route.name or self._draw() >= found.share:
+            return route
+        if len(self._open) >= MAX_OPEN:
+            self._open.pop(next(iter(self._open)))
+        self._open[request.id] = _Asked(found, question_of(redacted))
+        settings = replace(
+            route.settings,
+            route="cascade",
+            score=CASCADE.score,
+            compare=CASCADE.compare,
+            audit=found.row.audit,
+            hedge=False,
+        )
+        targets = (LocalTarget(STUDENT + found.row.id), *route.targets)
+        return replace(route, targets=targets, settings=settings, gate=gate_name(found.row.task))
+
+    def taken(self, request: InferenceRequest) -> _Asked | None:
+        """What a student is asked by a request that was rerouted; None for all others. Nobody else's request
+        reaches a student, whatever model it names."""
+        if not (request.model or "").startswith(STUDENT):
+            return None
+        found = self._open.pop(request.id, None)
+        return found if found is not None and request.model == STUDENT + found.promotion.row.id else None
+
+
+class StudentHandler:
+    """See `Handler`: in front of the models of this machine."""
+
+    def __init__(self, inner: Handler, promotions: Promotions) -> None:
+        self._inner, self._promotions = inner, promotions
+
+    def handle(self, request: InferenceRequest, call: CallContext) -> EventBatches:
+        """See `Handler.handle`."""
+        asked = self._promotions.taken(request)
+        if asked is None:
+            return self._inner.handle(request, call)
+        assert isinstance(request, GenerationRequest)
+        return self._batches(asked, request, call)
+
+    async def _batches(
+        self, asked: _Asked, request: GenerationRequest, call: CallContext
+    ) -> AsyncGenerator[Batch]:
+        start_s, model = time.monotonic(), asked.promotion.student.model
+        tokens = prompt_tokens(request)
+        prompt = PreparedPrompt((), "", estimated_tokens=tokens)
+        yield [Prepared(model=request.model or "", prompts=(prompt,), fingerprint=model.digest)]
+        yield [Started()]
+        vectors = await embedded(self._promotions.runner, asked.promotion.row.encoder, [asked.question], call)
+        [said] = asked.promotion.student.answer([asked.question], vectors)
+        text = said.text or " "
+        logprob = said.score if said.text else LEAST_SCORE
+        took_s = time.monotonic() - start_s
+        token = TokenText(0, text.encode(), logprob if math.isfinite(logprob) else LEAST_SCORE)
+        yield [
+            OutputDelta(0, (Text(text),), (), (token,)),
+            OutputFinished(0, (), "stop", "stop"),
+            PromptFinished(0, Usage(tokens, 1, 0), Timing(0.0, took_s, took_s), None),
+        ]
+
+
+async def embedded(
+    runner: ModelRunner, encoder: str, texts: Sequence[str], call: CallContext, priority: int = 0
+) -> Floats:
+    """Vectors [texts, size] of length 1; of long texts the beginning counts."""
+    options = EmbedOptions(truncate=True, priority=priority)
+    own = call.nested("student", background=priority > 0)
+    return unit(await embed_texts(runner, encoder, texts, own, options))

@@ -1,0 +1,160 @@
+"""Students beside the incumbent: what they would have said to real requests, looked at after each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from headrace.adapt.evidence import Standing, lower_bound, standing
+from headrace.adapt.examples import ExampleStore
+from headrace.adapt.ladder import TaskExample, task_examples
+from headrace.adapt.registry import Registry, StudentRow
+from headrace.adapt.students import Student
+from headrace.adapt.tasks import Embed, embed_examples
+
+LEAST_PAIRS = 20
+"""Of a team, before the part of each of its keys is bounded."""
+SLICE_PAIRS = 30
+SLICE_MARGINS = 3
+MONTH_S = 30 * 86_400.0
+
+
+class Prospect(Struct, frozen=True, kw_only=True):
+    """How a student stands, and what it would save. `lower` bounds the mean difference of quality from below,
+    at whatever time one looks. `slices` are groups of questions in which it is much worse."""
+
+    task: str
+    name: str
+    student: str
+    state: str
+    rung: str
+    examples: int
+    answered: float
+    difference: float
+    lower: float
+    usd_per_month: float
+    saves_usd_per_month: float
+    slices: list[int]
+
+    @property
+    def line(self) -> str:
+        """In a sentence."""
+        paid = 1 - self.answered
+        text = (
+            f"task {self.task} ({self.name}): student {self.student} ({self.rung}) is {self.state}: it "
+            f"answers {self.answered:.0%} of the requests, so that you pay {paid:.0%} of today's "
+            f"${self.usd_per_month:,.2f} a month, and saves ${self.saves_usd_per_month:,.2f} at present "
+            f"traffic; quality differs by {self.difference:+.1%}, more than {self.lower:+.1%} at 95 % "
+            f"({self.examples:,} examples)"
+        )
+        if self.slices:
+            text += f"; much worse in the groups {', '.join(map(str, self.slices))}"
+        return text
+
+
+def judge(registry: Registry, student: StudentRow, examples: Sequence[TaskExample]) -> Standing:
+    """Look at examples that came after the student was made, in their order, each once. The first result
+    besides "open" is final, and moves the student to "ready" or "inferior". All of it is kept, or nothing."""
+    card = student.card
+    with registry.database.transaction() as connection:
+        rows = connection.execute(
+            "SELECT example, key_name FROM evidence WHERE student = ?", (student.id,)
+        ).fetchall()
+        state: list[tuple[str]] = connection.execute(
+            "SELECT state FROM students WHERE id = ?", (student.id,)
+        ).fetchall()
+        if not state or state[0][0] != "shadow":
+            return "open"
+        seen, keys = {int(id) for id, _ in rows}, Counter(str(key) for _, key in rows)
+        counts, _ = registry.counts(student.id)
+        found: Standing = "open"
+        model = Student(student.model)
+        for one in examples:
+            if one.id in seen or one.id <= student.last_example or _is_surplus(one, keys):
+                continue
+            [said] = model.answer([one.question], one.vector[None])
+            is_answered = said.text is not None and said.score >= student.threshold
+            right = int(one.said == one.answer)
+            difference = (int(said.text == one.answer) if is_answered else right) - right
+            connection.execute(
+                "INSERT INTO evidence VALUES (?, ?, ?, ?, ?, ?)",
+                (student.id, one.id, one.key_name, one.group, difference, int(is_answered)),
+            )
+            keys[one.key_name] += 1
+            counts = counts.with_pair(difference)
+            found = standing(counts, card.margin, card.alpha)
+            if found != "open":
+                detail = f"better {counts.better}, same {counts.same}, worse {counts.worse}"
+                registry.move(student, ("shadow",), found, detail)
+                break
+    return found
+
+
+def _is_surplus(one: TaskExample, keys: Counter[str]) -> bool:
+    """Whether a key of a team would be more than half of the evidence: none decides for the others."""
+    total = keys.total()
+    return len(keys) > 1 and total >= LEAST_PAIRS and keys[one.key_name] + 1 > (total + 1) / 2
+
+
+def catch_up(store: ExampleStore, student: StudentRow, embed: Embed) -> Standing:
+    """Judge a student by what was collected since it was made."""
+    embed_examples(store.database, student.encoder, embed, task=student.task)
+    later = task_examples(store.database, student.task, student.encoder, after=student.last_example)
+    return judge(Registry(store.database), student, later)
+
+
+def prospects(store: ExampleStore) -> list[Prospect]:
+    """Students that are judged, proposed or promoted, with what they save."""
+    registry, found = Registry(store.database), list[Prospect]()
+    tasks = {one.id: one for one in store.tasks()}
+    for student in registry.students("shadow", "ready", "promoted"):
+        task = tasks.get(student.task)
+        if task is None:
+            continue
+        counts, answered = registry.counts(student.id)
+        part = answered / counts.total if counts.total else student.card.share
+        monthly = monthly_usd(store, student.task)
+        found.append(
+            Prospect(
+                task=task.id,
+                name=task.name or task.template[:40],
+                student=student.id,
+                state=student.state,
+                rung=student.card.rung,
+                examples=counts.total,
+                answered=part,
+                difference=counts.difference,
+                lower=lower_bound(counts, student.card.alpha),
+                usd_per_month=monthly,
+                saves_usd_per_month=monthly * part,
+                slices=worse_slices(store, student),
+            )
+        )
+    return found
+
+
+def monthly_usd(store: ExampleStore, task: str) -> float:
+    """What the incumbent costs or would cost a month at the rate of requests that was seen: the mean price of
+    what it has answered, for all of them."""
+    rows = store.database.query(
+        "SELECT count(*), min(at_s), max(at_s), avg(nano_usd) FROM examples WHERE task = ?", (task,)
+    )
+    [(count, first_s, last_s, mean)] = rows
+    if not count or mean is None:
+        return 0.0
+    seconds = max(float(last_s or 0) - float(first_s or 0), 3600.0)
+    return float(mean) / 1e9 * float(count) / seconds * MONTH_S
+
+
+def worse_slices(store: ExampleStore, student: StudentRow) -> list[int]:
+    """Groups of questions in which the student is worse by several margins, of those with enough examples."""
+    rows = store.database.query(
+        "SELECT one.task_group, avg(said.difference) FROM evidence said "
+        "JOIN examples one ON one.id = said.example WHERE said.student = ? AND one.task_group IS NOT NULL "
+        "GROUP BY one.task_group HAVING count(*) >= ?",
+        (student.id, SLICE_PAIRS),
+    )
+    least = -SLICE_MARGINS * student.card.margin
+    return sorted(int(group) for group, mean in rows if float(mean) < least)  # type: ignore[arg-type]

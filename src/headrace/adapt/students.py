@@ -1,0 +1,132 @@
+"""Students: what answers the questions of a task without a large model. Three kinds, the simplest first."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from typing import Literal, cast
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+
+from headrace.adapt.kmeans import Floats
+from headrace.errors import CorruptFile
+from headrace.gateway.near_answers import NEIGHBORS, agreed
+from headrace.tasks.few_shot import LogisticRegression, fit
+
+Rung = Literal["exact", "nearest", "head"]
+RUNGS: tuple[Rung, ...] = ("exact", "nearest", "head")
+LEAST_SCORE = math.log(1e-6)
+"""The natural logarithm of a score of an answer that is none."""
+
+
+class Lesson(Struct, frozen=True):
+    """A question, its vector [size], and the answer that is right."""
+
+    question: str
+    answer: str
+    vector: Floats
+
+
+class StudentAnswer(Struct, frozen=True):
+    """What a student says, None where it knows nothing, and the natural logarithm of how sure it is."""
+
+    text: str | None
+    score: float = LEAST_SCORE
+
+
+class StudentModel(Struct, frozen=True, kw_only=True):
+    """A student as it is stored. `numbers` are float32: the vectors of known questions, or the rows of a
+    regression and its biases; `places` are the answers of known questions among `answers`."""
+
+    rung: Rung
+    answers: tuple[str, ...]
+    size: int
+    numbers: bytes = b""
+    questions: tuple[str, ...] = ()
+    places: tuple[int, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """By which its weights are known."""
+        return hashlib.sha256(msgspec.msgpack.encode(self)).hexdigest()[:16]
+
+
+def same_question(text: str) -> str:
+    """By which a question is the same as an earlier one."""
+    return " ".join(text.casefold().split())
+
+
+def taught(rung: Rung, lessons: Sequence[Lesson]) -> StudentModel:
+    """A student of that kind."""
+    answers = tuple(sorted({one.answer for one in lessons}))
+    places = {answer: place for place, answer in enumerate(answers)}
+    size = len(lessons[0].vector)
+    if rung == "head":
+        made = fit(np.stack([one.vector for one in lessons]), [one.answer for one in lessons])
+        numbers = np.hstack([made.weights, made.bias[:, None]]).astype("<f4").tobytes()
+        return StudentModel(rung=rung, answers=made.labels, size=size, numbers=numbers)
+    numbers = b""
+    if rung == "nearest":
+        numbers = np.stack([one.vector for one in lessons]).astype("<f4").tobytes()
+    return StudentModel(
+        rung=rung,
+        answers=answers,
+        size=size,
+        numbers=numbers,
+        questions=tuple(one.question for one in lessons),
+        places=tuple(places[one.answer] for one in lessons),
+    )
+
+
+class Student:
+    """A student that answers."""
+
+    def __init__(self, model: StudentModel) -> None:
+        self.model = model
+        rows = np.frombuffer(model.numbers, "<f4")
+        if model.rung == "head":
+            table = rows.reshape(len(model.answers), model.size + 1)
+            self._head = LogisticRegression(model.answers, table[:, :-1], table[:, -1])
+        elif model.rung == "nearest":
+            self._vectors = rows.reshape(len(model.questions), model.size)
+        else:
+            self._known = _agreeing(model)
+
+    def answer(self, questions: Sequence[str], vectors: Floats) -> list[StudentAnswer]:
+        """What it says to questions with their vectors [questions, size] of length 1."""
+        if self.model.rung == "exact":
+            found = [self._known.get(same_question(one)) for one in questions]
+            return [StudentAnswer(one, LEAST_SCORE if one is None else 0.0) for one in found]
+        if vectors.shape[1:] != (self.model.size,):
+            raise CorruptFile(
+                f"a student was made with vectors of {self.model.size:,} numbers, not {vectors.shape[1]:,}: "
+                "train it again"
+            )
+        if self.model.rung == "head":
+            said = self._head.classify(vectors)
+            return [StudentAnswer(one.label, math.log(max(max(one.scores), 1e-6))) for one in said]
+        return [self._nearest(*pair) for pair in zip(questions, vectors @ self._vectors.T, strict=True)]
+
+    def _nearest(self, question: str, near: Floats) -> StudentAnswer:
+        model = self.model
+        best = np.argsort(-near, kind="stable")[:NEIGHBORS]
+        known = [
+            (float(near[at]), model.questions[at], model.answers[model.places[at]])
+            for at in cast("list[int]", best.tolist())
+        ]
+        found = agreed(question, known)
+        return (
+            StudentAnswer(None) if found is None else StudentAnswer(found[1], math.log(max(found[0], 1e-6)))
+        )
+
+
+def _agreeing(model: StudentModel) -> dict[str, str]:
+    """Answers to questions that always had the same one."""
+    known: dict[str, str | None] = {}
+    for question, place in zip(model.questions, model.places, strict=True):
+        words, answer = same_question(question), model.answers[place]
+        known[words] = answer if known.get(words, answer) == answer else None
+    return {words: answer for words, answer in known.items() if answer is not None}

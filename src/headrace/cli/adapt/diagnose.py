@@ -1,0 +1,65 @@
+"""`headrace adapt diagnose`: what a task costs, where it goes wrong, and what a student could answer."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+
+import msgspec
+import typer
+
+from headrace.adapt.diagnosis import Diagnosis, diagnose
+from headrace.adapt.examples import ExampleStore
+from headrace.adapt.schema import open_adapt
+from headrace.cli.flags import takes_settings
+from headrace.cli.load_progress import loaded
+from headrace.cli.terminal import JsonFlag, print_json, print_table
+from headrace.config.adapt_settings import read_adapt
+from headrace.config.settings import MODEL_SETTINGS, Settings
+
+HELP = """Show what a task costs, how often it goes wrong, and how much of it a student could answer.
+
+\b
+Example:
+  headrace adapt diagnose t-3fa2
+"""
+
+
+@takes_settings("store", *MODEL_SETTINGS)
+def command(
+    task: Annotated[str, typer.Argument(metavar="TASK", help="Id, beginning of an id, or name.")],
+    json: JsonFlag = False,
+    *,
+    settings: Settings,
+) -> None:
+    """Print it; see HELP."""
+    adapt, database = read_adapt(settings.adapt), open_adapt(settings.store_file)
+    try:
+        store = ExampleStore(database)
+        wanted = store.task(task)
+        with loaded(adapt.encoder, settings) as llm:
+            found = diagnose(store, wanted, adapt, partial(llm.embed, truncate=True))
+    finally:
+        database.close()
+    print_json(msgspec.to_builtins(found)) if json else _print(found)
+
+
+def _print(found: Diagnosis) -> None:
+    print(f"{found.task} {found.name}: {found.examples:,} examples, ${found.usd:.4f}")
+    times = f"{found.median_s:.2f} s by the median, {found.slow_s:.2f} s at 95 %"
+    print(f"${found.usd_per_month:,.2f} a month; {times}")
+    print(f"{found.distinct_answers:,} answers, the most common one {found.common_answer:.0%}")
+    failed = [(one.kind, f"{one.count:,}", ", ".join(one.replies)) for one in found.failures]
+    if failed:
+        print_table(failed, header=("WENT WRONG", "TIMES", "REPLIES"), fit=True)
+    rungs = [
+        (one.rung, f"{one.tried:,}", f"{one.right:.1%}", f"{one.share:.1%}", one.problem)
+        for one in found.rungs
+    ]
+    if rungs:
+        print_table(rungs, header=("STUDENT", "TRIED", "RIGHT", "MAY ANSWER", ""), fit=True)
+    groups = [(str(one.group), f"{one.examples:,}", f"{one.right:.1%}") for one in found.groups]
+    if groups:
+        print_table(groups, header=("GROUP", "TRIED", "RIGHT"))
+    if found.missing:
+        print(found.missing)

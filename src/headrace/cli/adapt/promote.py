@@ -1,0 +1,79 @@
+"""`headrace adapt promote`: let a proposed student answer."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from headrace.adapt.examples import ExampleStore
+from headrace.adapt.promotion import AUDIT, SHARE, incumbent_of, promote
+from headrace.adapt.registry import person
+from headrace.adapt.schema import open_adapt
+from headrace.cli.flags import takes_settings
+from headrace.cli.terminal import JsonFlag, print_json
+from headrace.config.settings import Settings
+from headrace.config.sources import model_entries
+from headrace.errors import UsageError
+from headrace.gateway.gate import GateStore
+from headrace.gateway.routes import read_routes
+from headrace.providers.target import read_providers
+from headrace.storage.database import Database
+
+HELP = """Let the student that was proposed for a task answer: first a part of the requests, then more.
+
+What it is not sure of the large model answers. A part of its answers is checked with the large model; where
+these are wrong more often than certified the student is rolled back by itself. A running server notices
+within a second.
+
+\b
+Examples:
+  headrace adapt promote t-3fa2
+  headrace adapt promote t-3fa2 --share 1 --audit 0.05
+"""
+
+
+@takes_settings("store")
+def command(
+    task: Annotated[str, typer.Argument(metavar="TASK", help="Id, beginning of an id, or name.")],
+    share: Annotated[
+        float, typer.Option(min=0.001, max=1, help="Part of the requests; doubled after every 20 checks.")
+    ] = SHARE,
+    audit: Annotated[
+        float, typer.Option(min=0.001, max=1, help="Part of its answers that is checked.")
+    ] = AUDIT,
+    accept_slices: Annotated[
+        bool, typer.Option("--accept-slices", help="Also where groups of questions are much worse.")
+    ] = False,
+    json: JsonFlag = False,
+    *,
+    settings: Settings,
+) -> None:
+    """Promote it; see HELP."""
+    database, main = open_adapt(settings.store_file), Database(settings.store_file)
+    try:
+        store = ExampleStore(database)
+        wanted = store.task(task)
+        model = incumbent_of(store, wanted.id)
+        routes = {one.name: one for one in read_routes(model_entries(), read_providers(settings.providers))}
+        names = {name: one for one in routes.values() for name in (one.name, *one.settings.aliases)}
+        if model not in names:
+            raise UsageError(
+                f"requests of task {wanted.id} name {model!r}, which is no remote model of [models]: "
+                'give it an entry, such as targets = ["…"], so that a student can be put before it'
+            )
+        found = promote(
+            *(store, GateStore(main), wanted.id, names[model], person()),
+            share=share,
+            audit=audit,
+            accepts_slices=accept_slices,
+        )
+    finally:
+        database.close()
+        main.close()
+    if json:
+        print_json({"task": wanted.id, "student": found.id, "route": found.route, "share": found.share})
+    else:
+        whose = f"of the requests of task {wanted.id} to {found.route}"
+        print(f"student {found.id} answers {found.share:.0%} {whose}")
+        print(f"take it back: headrace adapt rollback {wanted.id}")
