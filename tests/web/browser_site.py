@@ -41,6 +41,8 @@ class Site:
 
     def done(self) -> None:
         self.page.get_by_role("button", name="Regenerate").last.wait_for()
+        # What makes HTML of Markdown is read with the first answer, which is shown as plain text until then.
+        self.page.wait_for_function("() => !document.querySelector('.prose > .plain')")
 
     def use_key(self, key: str) -> None:
         dialog = self.page.get_by_role("dialog", name="API key")

@@ -229,11 +229,12 @@ def test_two_models_answer_side_by_side(visit, scripted: Callable[..., Running])
     pair.get_by_role("button", name="Go on with this one").click()
     page.get_by_label("Compare with").select_option("")
     site.ask("And then?")
+    page.locator("article.assistant", has_text="one of them went on").wait_for()
     said = [message["content"] for message in sent[-1]["messages"]]  # type: ignore[attr-defined]
     assert len(sent) == 3 and said == ["Who is better?", "the same words", "And then?"]
     page.reload()
     page.locator(".conversations .title").first.click()
-    assert pair.locator("article.assistant").count() == 2, "both are kept"
+    pair.locator("article.assistant").nth(1).wait_for()  # both are kept
 
 
 def test_what_is_typed_in_the_options_stays_while_an_answer_grows(
