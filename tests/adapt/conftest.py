@@ -21,6 +21,9 @@ def command(
     for name in [name for name in os.environ if name.startswith("HEADRACE_")]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        os, "nice", lambda by: 0
+    )  # these tests' process keeps its priority: others follow in it
 
     def call(*arguments: str, code: int = 0) -> str:
         monkeypatch.setattr(sys, "stdin", io.StringIO())
