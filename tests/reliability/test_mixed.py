@@ -16,6 +16,7 @@ import pytest
 from in_process import Running, running_server
 from load_client import begin, finish, post
 
+from headrace.api.http.request_log import UNREAD
 from headrace.loading.loader import load_model
 from headrace.loading.options import EngineOptions
 
@@ -128,7 +129,7 @@ def test_p5_nothing_is_left_behind(tiny: Path, show: Callable[[str], None], coun
         return seen
 
     with running_server(model) as server:
-        asyncio.run(run(max(1_000, count // 10)))
+        asyncio.run(run(max(UNREAD + 500, count // 10)))  # until what is bounded has reached its bound
         before = holdings(server)
         seen = asyncio.run(run(count))
         after = holdings(server)

@@ -104,23 +104,13 @@ def test_workers_outlive_their_parent_and_the_next_has_another(
 
 def test_a_parent_that_is_killed_before_it_forks_is_told(spawner: Spawner) -> None:
     spawned = spawner.spawn()
-    [parent] = [
-        int(path.parent.name)
-        for path in Path("/proc").glob("[0-9]*/cmdline")
-        if b"fork_parent" in _read(path) and parent_of(int(path.parent.name)) == os.getpid()
-    ]
+    assert spawner._parent is not None
+    parent = spawner._parent[0].pid
     os.kill(parent, signal.SIGKILL)
     process = WorkerProcess(spawned)
     assert list(process.messages()) == []
     assert process.pid == 0
     assert process.close() == "was ended by SIGKILL"
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError:
-        return b""
 
 
 def test_a_variable_that_is_hidden_later_is_not_in_the_next_fork(
