@@ -99,9 +99,8 @@ def test_others_compile_beside_bombs(grammars: Grammars) -> None:
 
 
 def test_the_compiler_is_started_again_when_it_is_killed(grammars: Grammars) -> None:
-    others = compilers()
     grammars.matcher(Constraint("regex", "before"))
-    [child] = compilers() - others
+    [child] = children_of(os.getpid(), "headrace.grammar.compile_server")
     os.kill(child, signal.SIGKILL)
     with suppress(Overloaded):  # it was not seen to be dead when it was asked
         grammars.matcher(Constraint("regex", "after"))
@@ -110,24 +109,19 @@ def test_the_compiler_is_started_again_when_it_is_killed(grammars: Grammars) -> 
 
 def test_a_fork_that_is_killed_is_no_fault_of_its_grammar(grammars: Grammars) -> None:
     """The kernel kills one of them for want of memory; what the next one is asked for compiles."""
-    others = compilers()
     grammars.matcher(Constraint("regex", "before the fork"))  # it starts with the first grammar
-    [server] = compilers() - others
+    [server] = children_of(os.getpid(), "headrace.grammar.compile_server")
     bomb = schema_constraint(numbered(SCHEMAS["20 patterns at once"], 2), param="response_format")
     compiling = grammars.compile(bomb)
     kill_forks_until(compiling, server)
     error = compiling.exception()
     assert isinstance(error, Overloaded) and error.reason == "grammars"
     assert "that compiled response_format was lost (ended by SIGKILL)" in error.message
-    assert compilers() - others == {server}
+    [again] = children_of(os.getpid(), "headrace.grammar.compile_server")
+    assert again == server
     grammars.matcher(Constraint("regex", "after the fork"))
     with pytest.raises(GrammarError, match="more than 1 s"):  # was not remembered as anything
         grammars.matcher(bomb)
-
-
-def compilers() -> set[int]:
-    """Those of this process, in which other tests may have left engines."""
-    return set(children_of(os.getpid(), "headrace.grammar.compile_server"))
 
 
 def kill_forks_until(ended: Future[Any], server: int) -> None:
