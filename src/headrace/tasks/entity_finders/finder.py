@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+import numpy as np
 from msgspec import Struct
 
-from headrace.errors import UnsupportedModel
+from headrace.errors import InvalidRequest, UnsupportedModel
 from headrace.ops.value import Array
 from headrace.tasks.entity_finders.spans import Candidates
 from headrace.tokenization.tokenizer import Tokenizer
@@ -75,6 +76,21 @@ class Finder(Protocol):
         """Of each part of a text its spans above the threshold, by the model's states [tokens, hidden] of
         the frame with the part in it. NumericalError where these are not finite."""
         ...
+
+
+def word_units(tokenizer: Tokenizer, words: Sequence[str], places: list[tuple[int, int]]) -> Units:
+    """Units that are words, each with its own tokens."""
+    ids = tokenizer.encode_words(words)
+    starts = [0, *np.cumsum([len(one) for one in ids], dtype=int).tolist()]
+    return Units([one for several in ids for one in several], starts, places)
+
+
+def check_tokens(label: str, ids: Sequence[int]) -> None:
+    """InvalidRequest for a label without tokens."""
+    if not ids:
+        raise InvalidRequest(
+            f"the label {label[:80]!r} has no tokens for this model: use other words", param="labels"
+        )
 
 
 def id_of(tokenizer: Tokenizer, mark: str) -> int:

@@ -14,7 +14,7 @@ import numpy as np
 
 from headrace.errors import InvalidRequest
 from headrace.ops.value import Array
-from headrace.tasks.entity_finders.finder import Frame, Units, id_of
+from headrace.tasks.entity_finders.finder import Frame, Units, check_tokens, id_of, word_units
 from headrace.tasks.entity_finders.gliner_scores import (
     BoundaryScores,
     contextual,
@@ -59,9 +59,7 @@ class GlinerFinder:
     def units(self, tokenizer: Tokenizer, text: str) -> Units:
         """See `Finder.units`: a unit is a word, or a sign between words."""
         places = [found.span() for found in _WORD.finditer(text)]
-        words = tokenizer.encode_words([text[start:end] for start, end in places])
-        starts = [0, *np.cumsum([len(ids) for ids in words], dtype=int).tolist()]
-        return Units([one for ids in words for one in ids], starts, places)
+        return word_units(tokenizer, [text[start:end] for start, end in places], places)
 
     def find(
         self,
@@ -110,10 +108,7 @@ class GlinerFinder:
 
 
 def _check_label(label: str, ids: Sequence[int], marks: Sequence[str]) -> None:
-    if not ids:
-        raise InvalidRequest(
-            f"the label {label[:80]!r} has no tokens for this model: use other words", param="labels"
-        )
+    check_tokens(label, ids)
     for mark in marks:
         if mark in label:
             raise InvalidRequest(

@@ -13,9 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from headrace.errors import InvalidRequest
 from headrace.ops.value import Array
-from headrace.tasks.entity_finders.finder import Frame, Units, id_of
+from headrace.tasks.entity_finders.finder import Frame, Units, check_tokens, id_of, word_units
 from headrace.tasks.entity_finders.gliner import spans_above, word_states
 from headrace.tasks.entity_finders.gliner2_scores import label_queries
 from headrace.tasks.entity_finders.gliner_scores import span_scores
@@ -73,9 +72,7 @@ class Gliner2Finder:
         if places and not text.endswith(_ENDS):
             words.append(_ENDS[0])
             places.append((places[-1][1], places[-1][1]))
-        ids = tokenizer.encode_words(words)
-        starts = [0, *np.cumsum([len(one) for one in ids], dtype=int).tolist()]
-        return Units([one for several in ids for one in several], starts, places)
+        return word_units(tokenizer, words, places)
 
     def find(
         self,
@@ -111,10 +108,7 @@ def _frame(tokenizer: Tokenizer, task: str, label_mark: str, labels: Sequence[st
     before = [*opening, id_of(tokenizer, _TASK_MARK), *name, *opening]
     marks, mark = [len(opening)], id_of(tokenizer, label_mark)
     for label, ids in zip(labels, tokenizer.encode_words(labels), strict=True):
-        if not ids:
-            raise InvalidRequest(
-                f"the label {label[:80]!r} has no tokens for this model: use other words", param="labels"
-            )
+        check_tokens(label, ids)
         marks.append(len(before))
         before += [mark, *ids]
     return Frame([*before, *closing, *closing, id_of(tokenizer, _TEXT_MARK)], [], marks, tuple(labels))
