@@ -104,7 +104,8 @@ def test_flags_variables_and_files_that_a_page_names_exist(page: Path) -> None:
 
 def test_decisions_have_the_same_form() -> None:
     records = decisions_page.records()
-    assert [int(path.name[:4]) for path in records] == list(range(1, len(records) + 1))
+    numbers = [path.name[:4] for path in records]  # not all in a row: branches take theirs before they land
+    assert len(set(numbers)) == len(numbers) and numbers == sorted(numbers)
     for path in records:
         text = path.read_text()
         assert len(text.splitlines()) <= 60, path.name

@@ -9,8 +9,8 @@ import pytest
 from scheduling import sequence
 
 from headrace.engine.pacing import (
-    DECODE_SHARE,
     MIN_PREFILL_TOKENS,
+    MIN_SHARE,
     SHORT_STEP_S,
     STALE_S,
     PaceOptions,
@@ -113,7 +113,26 @@ def test_slow_steps_get_as_much_prefill_again() -> None:
     running = [*(stream(id) for id in range(32)), prompt(99)]
     tokens = paced.prefill_tokens(running, waited_s=0.0, contended=False, most=MOST)
     alone = seconds_of(StepWork(0, 32, 3200))
-    assert seconds_of(StepWork(tokens, 32, 3200)) == pytest.approx(DECODE_SHARE * alone, rel=0.1)
+    assert seconds_of(StepWork(tokens, 32, 3200)) == pytest.approx(MIN_SHARE * alone, rel=0.1)
+
+
+def test_without_targets_time_is_shared_by_heads() -> None:
+    alone = seconds_of(StepWork(0, 16, 1600))
+
+    def step_s(first: Sequence, prompts: int, admissible: int = 0, **options: object) -> float:
+        running = [first, *(stream(id) for id in range(1, 16)), *(prompt(20 + id) for id in range(prompts))]
+        tokens = pacing(**options).prefill_tokens(
+            running, admissible=admissible, waited_s=1.0, contended=False, most=MOST
+        )
+        return seconds_of(StepWork(tokens, 16, 1600 + attended(0, tokens)))
+
+    assert step_s(stream(0), 48) == pytest.approx(4 * alone, rel=0.1)
+    assert step_s(stream(0), 1, admissible=47) == pytest.approx(4 * alone, rel=0.1)
+    least = step_s(stream(0), 1)
+    assert least == pytest.approx(MIN_SHARE * alone, rel=0.1)
+    assert step_s(stream(0), 48, tpot_s=0.001) == least
+    assert step_s(stream(0, tpot_s=0.001), 48) == least
+    assert step_s(stream(0, priority=-1), 48) == least
 
 
 def test_streams_of_a_batch_wait() -> None:

@@ -219,7 +219,11 @@ class Engine:
         running, most = self._scheduler.running, self._capacity.max_tokens
         waited_s = self._timer.began_s - self._timer.ended_s
         return self._pacing.prefill_tokens(
-            running, waited_s=waited_s, contended=self._turns.contended, most=most
+            running,
+            admissible=min(self._scheduler.waiting_count, self.limits.max_num_seqs - len(running)),
+            waited_s=waited_s,
+            contended=self._turns.contended,
+            most=most,
         )
 
     def _call_length(

@@ -20,7 +20,7 @@ SHORT_STEP_S = 4e-3
 """A step that takes no longer with all cores does well with a part of them, whatever waits for it: beside the
 time per token that streams are made for it is little."""
 STALE_S = 5.0
-DECODE_SHARE = 2.0
+MIN_SHARE = 2.0
 """A step with prefill may take so many times one without: a prompt beside streams gets half of the time."""
 
 
@@ -56,8 +56,11 @@ class Pacing:
     """Says what a step may cost, and learns what steps cost. For the loop alone.
 
     A step with prefill ends before the deadline of the first stream (its last token plus the target of the
-    time per token), or takes DECODE_SHARE times one without where that is longer; while another model waits
+    time per token), or takes MIN_SHARE times one without where that is longer; while another model waits
     it takes at most `max_turn_s`. Without streams and other models nothing is cut.
+
+    Where nobody gave a target, time is shared by heads: one stream beside fifteen prompts gets a sixteenth of
+    it. Reading many prompts in parts as small as those of one would make steps with few rows of them all.
     """
 
     def __init__(self, options: PaceOptions) -> None:
@@ -98,9 +101,16 @@ class Pacing:
         return own if own and (sequence.urgent or own > target_s) else target_s
 
     def prefill_tokens(
-        self, running: Sequence[TokenSequence], *, waited_s: float, contended: bool, most: int
+        self,
+        running: Sequence[TokenSequence],
+        *,
+        admissible: int = 0,
+        waited_s: float,
+        contended: bool,
+        most: int,
     ) -> int:
-        """Most tokens of prompts in the next step, up to `most`; the streams wait since `waited_s`."""
+        """Most tokens of prompts in the next step, up to `most`. The streams wait since `waited_s`; of the
+        sequences that wait `admissible` ones have a place beside those that run."""
         streams = [sequence for sequence in running if sequence.pending == 1]
         if not self.times.known or not (streams or contended):
             return most
@@ -109,7 +119,8 @@ class Pacing:
         paced = [self._tpot_s(sequence) for sequence in streams if self.tier(sequence) is not Tier.BATCH]
         if paced:
             slack_s = min(paced) - waited_s
-            limit_s = max(slack_s, DECODE_SHARE * self.times.seconds(work))
+            prompts = len(running) - len(streams) + admissible
+            limit_s = max(slack_s, self._share(streams, prompts) * self.times.seconds(work))
         if contended:
             limit_s = min(limit_s, self.options.max_turn_s)
         if limit_s == math.inf:
@@ -117,6 +128,13 @@ class Pacing:
         starts = [sequence.computed for sequence in running if sequence.pending > 1]
         fitting = self.times.prefill_tokens(limit_s, work, starts[0] if starts else 0, most)
         return min(max(fitting, MIN_PREFILL_TOKENS), most)
+
+    def _share(self, streams: Sequence[TokenSequence], prompts: int) -> float:
+        """So many times a step without prefill one with it may take."""
+        for stream in streams:
+            if stream.tpot_s is not None or self.tier(stream) is Tier.INTERACTIVE:
+                return MIN_SHARE
+        return max(MIN_SHARE, (len(streams) + prompts) / len(streams))
 
     def late_s(
         self,

@@ -24,7 +24,7 @@ from headrace.weights.formats.hadamard import rotate, rotated_k, rotation_block
 Ids = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
-PANEL = 32
+TILE = 32
 """Vectors that the int8 format keeps together."""
 MAX_SIZE = 16_384
 _BLOCK = 1024  # scores of which the best is looked at first
@@ -69,18 +69,18 @@ class VectorFiles:
     def append(self, first: int, vectors: Array) -> float:
         """Write unit vectors as the rows from `first` on, durably; returns the largest error of their int8.
 
-        What rows from `first` on held before, no reader has seen. The panel with the row before `first` is
+        What rows from `first` on held before, no reader has seen. The tile with the row before `first` is
         written again with the same bytes for the rows that are there.
         """
-        start = first // PANEL * PANEL
+        start = first // TILE * TILE
         before = self._read_rows(start, first)
         rows = np.ascontiguousarray(np.concatenate([before, vectors]), np.float32)
         packed = np.zeros(_native.packed_nbytes("int8", len(rows), self.size), np.uint8)
-        panels = -(-len(rows) // PANEL)
+        tiles = -(-len(rows) // TILE)
         source = rows.view(np.uint8).reshape(-1)
-        _native.pack(self.pool, "int8", source, "F32", len(rows), self.size, 0, panels, packed)
+        _native.pack(self.pool, "int8", source, "F32", len(rows), self.size, 0, tiles, packed)
         _write(self.floats, first * self.size * 4, np.ascontiguousarray(vectors, np.float32).tobytes())
-        _write(self.codes, start // PANEL * self._panel_bytes, packed.tobytes())
+        _write(self.codes, start // TILE * self._tile_bytes, packed.tobytes())
         numbers = np.arange(len(rows), dtype=np.int32)
         near = _native.unpack_rows("int8", packed, len(rows), self.size, numbers)
         return float(np.sqrt(((near - rows).astype(np.float64) ** 2).sum(axis=1)).max(initial=0.0))
@@ -158,17 +158,17 @@ class VectorFiles:
             raise IndexDamaged(
                 f"{self.floats} has {held:,} of {count:,} vectors: delete the folder and ingest again"
             )
-        return floats[:count], codes[: -(-count // PANEL) * self._panel_bytes]
+        return floats[:count], codes[: -(-count // TILE) * self._tile_bytes]
 
     def _open(self) -> tuple[int, Array, NDArray[np.uint8]]:
         floats = np.frombuffer(_mapped(self.floats), np.float32)
         codes = np.frombuffer(_mapped(self.codes), np.uint8)
-        held = min(len(floats) // self.size, len(codes) // self._panel_bytes * PANEL)
+        held = min(len(floats) // self.size, len(codes) // self._tile_bytes * TILE)
         return held, floats[: len(floats) // self.size * self.size].reshape(-1, self.size), codes
 
     @property
-    def _panel_bytes(self) -> int:
-        return _native.packed_nbytes("int8", PANEL, self.size)
+    def _tile_bytes(self) -> int:
+        return _native.packed_nbytes("int8", TILE, self.size)
 
 
 def _best(ids: Ids, scores: Array, limit: int) -> Nearest:
