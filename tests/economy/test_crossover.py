@@ -218,3 +218,8 @@ def test_the_command(tmp_path: Path) -> None:
     for api, said in (("acme", "provider/model"), ("acme/other", "--api acme/other")):
         wrong = run("--api", api)
         assert wrong.returncode == 2 and said in wrong.stderr
+    bare = [sys.executable, "-m", "headrace", "economics", *arguments[:4], *arguments[-2:]]
+    bare += ["--api", "acme/big", "--json"]
+    limits = subprocess.run(bare, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert limits.returncode == 0 and "limits for mini" in limits.stderr, limits.stderr
+    assert json.loads(limits.stdout)["points"]
