@@ -93,3 +93,16 @@ def test_personal_data_is_a_variable(name: str) -> None:
     assert private.redacted is not None
     shown = fingerprint(private.redacted, group="", endpoint="")
     assert name not in shown.template and shown.template == f"You write for {VARIABLE}. Be short."
+
+
+def test_long_words_take_no_time_of_their_square() -> None:
+    for word in ("a", "a.", ",", "a-", "#a", "1#a"):
+        assert masked(f"Be short. {word * 200_000} Be kind.") == f"Be short. {VARIABLE} Be kind."
+    assert masked("a b. " * 10**5).startswith("a b. a b.")
+
+
+def test_what_comes_late_in_long_instructions_counts() -> None:
+    long = "Be short. " * 20_000
+    ends = ("Answer yes.", "Answer no.", "Answer yes.")
+    ids = [fingerprint(chat(long + end), group="", endpoint="").id for end in ends]
+    assert ids[0] == ids[2] != ids[1]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import io
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
@@ -13,12 +14,13 @@ from fake import FakeModel
 from in_process import Running, running_server
 
 from headrace.errors import UsageError
+from headrace.flight import rpcs, server
 from headrace.flight.commands import Statement as FlightStatement
 from headrace.flight.commands import Tables, any_of, handle_of, statement_of
 from headrace.flight.rpcs import MAX_MESSAGE
 from headrace.flight.server import FlightServer
 from headrace.flight.tables import chosen
-from headrace.flight.wire import NotMessage, last, pack, unpack
+from headrace.flight.wire import NotMessage, last, numbers, pack, unpack
 
 grpc: Any = pytest.importorskip("grpc", reason="needs headrace[flight]")
 pytest.importorskip("duckdb", reason="needs headrace[data]")
@@ -259,6 +261,65 @@ def test_what_is_no_message(flying: Flying, name: str, message: bytes, code: str
             list(call(message, metadata=[("authorization", f"Bearer {KEY}")], timeout=20))
     assert caught.value.code().name == code
     assert words in caught.value.details()
+
+
+def _open_call(channel: Any, name: str, key: str, *messages: bytes) -> Any:
+    """A call whose client sends no more after these messages, and does not end it."""
+    ended = threading.Event()
+
+    def sent() -> Iterator[bytes]:
+        yield from messages
+        ended.wait(60)
+
+    metadata = [("authorization", f"Bearer {key}")] if key else []
+    call = channel.stream_stream(SERVICE + name)(sent(), metadata=metadata)
+    call.let_go = ended.set
+    return call
+
+
+def _code_of(call: Any) -> str:
+    """How it ends, which is known once what came is read."""
+    with suppress(grpc.RpcError):
+        list(call)
+    return call.code().name
+
+
+def test_calls_that_do_not_go_on_hold_no_place(flying: Flying, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as there are places, without a key and with one."""
+    monkeypatch.setattr(rpcs, "UPLOAD_S", 1.0)
+    names = ("GetFlightInfo", "GetSchema", "DoGet", "DoAction", "DoPut", "Handshake")
+    with ExitStack() as held:
+        calls: list[Any] = []
+        for number in range(8):  # connections of their own: each carries 16 calls
+            options = [("grpc.use_local_subchannel_pool", 1)]
+            channel = held.enter_context(grpc.insecure_channel(f"127.0.0.1:{flying.flight.port}", options))
+            calls += [_open_call(channel, name, KEY if number < 2 else "", b"") for name in names]
+            calls += [_open_call(channel, name, KEY if number < 2 else "") for name in names]
+            for call in calls:
+                held.callback(call.let_go)
+        codes = {_code_of(call) for call in calls}  # all end
+    assert codes <= {
+        "OK",
+        "UNAUTHENTICATED",
+        "DEADLINE_EXCEEDED",
+        "INVALID_ARGUMENT",
+        "RESOURCE_EXHAUSTED",
+        "UNIMPLEMENTED",
+    }
+    assert {"UNAUTHENTICATED", "DEADLINE_EXCEEDED"} <= codes
+    assert flying.sql("SELECT 1 AS one").num_rows == 1
+
+
+def test_an_address_leaves_places_to_others(flying: Flying, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "MAX_CALLS_OF_ADDRESS", 0)
+    with pytest.raises(Exception, match="calls of this address"):
+        flying.sql("SELECT 1")
+
+
+def test_a_message_of_a_million_fields_is_refused_at_once() -> None:
+    for message in (b"\x08\x00" * 2**20, pack((1, b"\x01" * 2**20))):
+        with pytest.raises(NotMessage, match="more than"):
+            numbers(unpack(message)[1])
 
 
 def test_messages_survive_their_encoding() -> None:

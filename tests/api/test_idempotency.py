@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import re
 import sqlite3
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +19,8 @@ from in_process import Running, running_server
 from headrace.api.http import idempotency
 from headrace.errors import EngineStopped
 from headrace.storage import idempotent_replies
+from headrace.storage.database import Database
+from headrace.storage.keys import KeyLimits, Keys
 
 CHAT = "/v1/chat/completions"
 BODY: dict[str, Any] = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 40}
@@ -137,3 +141,67 @@ def test_the_oldest_replies_go_first(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with sqlite3.connect(store) as database:
         [(size,)] = database.execute("SELECT sum(size_bytes) FROM idempotent_replies").fetchall()
     assert size <= 3000
+
+
+def upload(server: Running, content: bytes, boundary: str, name: str = "a.jsonl") -> httpx.Response:
+    parts = [("purpose", b"batch", ""), ("file", content, f'; filename="{name}"')]
+    body = b"".join(
+        f'--{boundary}\r\nContent-Disposition: form-data; name="{field}"{more}\r\n\r\n'.encode()
+        + value
+        + b"\r\n"
+        for field, value, more in parts
+    )
+    kind = f"multipart/form-data; boundary={boundary}"
+    headers = {"Idempotency-Key": "one", "Content-Type": kind}
+    return server.http().post("/v1/files", content=body + f"--{boundary}--\r\n".encode(), headers=headers)
+
+
+@pytest.mark.parametrize("size", [10, 300_000], ids=["one part", "many parts"])
+def test_another_upload_with_the_same_key_is_refused(server: Running, size: int) -> None:
+    first = upload(server, b"a" * size, "boundary-" + 20 * "1")
+    assert first.status_code == 200
+    again = upload(server, b"a" * size, "longer-boundary-" + 40 * "2")
+    assert again.json()["id"] == first.json()["id"] and again.headers["idempotent-replayed"] == "true"
+    for other in (b"b" * size, b"a" * (size - 1), b"a" * (size + 1), b"a" * (size - 1) + b"b"):
+        refused = upload(server, other, "boundary-" + 20 * "3")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (422, "idempotency_key_reused")
+    assert upload(server, b"a" * size, "boundary-" + 20 * "1", "b.jsonl").status_code == 422
+    assert len(server.http().get("/v1/files").json()["data"]) == 1
+
+
+def test_the_digest_of_a_form_does_not_depend_on_how_it_arrives() -> None:
+    drawn, boundary = random.Random(1), b"aabaab-aab"
+    scope = {"type": "http", "headers": [(b"content-type", b"multipart/form-data; boundary=" + boundary)]}
+    for _ in range(300):
+        body = b"".join(drawn.choices([boundary, b"a", b"aab", b"-", b"b"], k=30))
+        digests = set[bytes]()
+        for most in (1, 7, 1000):
+            digest = idempotency.BodyDigest(scope)
+            for at in range(0, len(body), most):
+                digest.update(body[at : at + most])
+            digests.add(digest.digest())
+        assert len(digests) == 1, body
+
+
+def test_a_new_key_of_an_old_name_does_not_get_the_replies_of_the_old_one(tmp_path: Path) -> None:
+    store = tmp_path / "s.sqlite3"
+    keys = Keys(Database(store))
+    with running_server(FakeModel(), store=store) as server:
+        old = keys.add("team", KeyLimits())
+        time.sleep(1.1)  # until the server has read it
+        first = ask(server, "one", authorization=f"Bearer {old}")
+        assert first.status_code == 200
+        keys.revoke("team")
+        new = keys.add("team", KeyLimits())
+        time.sleep(1.1)
+        other = ask(server, "one", authorization=f"Bearer {new}")
+        assert other.status_code == 200 and other.json()["id"] != first.json()["id"]
+
+
+def test_the_query_is_part_of_the_request(server: Running) -> None:
+    body = {"contents": [{"role": "user", "parts": [{"text": "hello"}]}]}
+    path, headers = "/v1beta/models/fake/model:streamGenerateContent", {"Idempotency-Key": "one"}
+    listed = server.http().post(path, json=body, headers=headers)
+    events = server.http().post(path + "?alt=sse", json=body, headers=headers)
+    assert (listed.status_code, events.status_code) == (200, 200)
+    assert listed.text.startswith("[") and events.text.startswith("data:")

@@ -300,6 +300,11 @@ def test_what_is_just_not_too_large_compiles(make: object) -> None:
     GRAMMARS.matcher(make())
 
 
+def test_one_long_line_is_read_once() -> None:
+    with pytest.raises(GrammarError):
+        GRAMMARS.matcher(Constraint("lark", "a" * 250_000))
+
+
 def test_a_limit_met_by_one_output_does_not_end_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Copies of a compiled grammar share a lexer: what one of them breaks the others must not feel."""
     monkeypatch.setattr(grammar_compile, "MAX_LEXER_STATES", 60)

@@ -168,3 +168,9 @@ def test_what_needs_an_extra(reader: DocumentReader, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ExtraMissing, match=r"headrace\[search\]"):
         reader.read("a.pdf", b"")
+
+
+def test_titles_of_markdown_take_no_time_of_their_square(reader: DocumentReader) -> None:
+    for line in ("# " + "#" * 10**5 + "x", "# " + " #" * 10**5 + "x"):
+        title = reader.read("a.md", line.encode()).title
+        assert title and line[2:].startswith(title)

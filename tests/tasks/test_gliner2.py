@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -24,6 +26,7 @@ from headrace.errors import (
 )
 from headrace.loading.export import Export
 from headrace.tasks.entities import Entity, finder_of
+from headrace.tasks.entity_finders.gliner2 import word_places
 from headrace.weights.checkpoint import open_checkpoint
 from headrace.weights.safetensors.reader import SafetensorsFile
 
@@ -225,3 +228,40 @@ def test_it_is_not_converted_without_its_head(tmp_path: Path) -> None:
         export = Export(checkpoint=checkpoint, path=folder, name="tiny", type="bf16", threads=1)
         with pytest.raises(UnsupportedModel, match="GLiNER checkpoint with its head"):
             export.to_folder(tmp_path / "out", lambda done, total: None)
+
+
+_OF_THE_PACKAGE = re.compile(
+    r"(?:https?://\S+|www\.\S+)|[a-z0-9._%+-]+@[a-z0-9.-]+\.[a-z]{2,}|@[a-z0-9_]+|\w+(?:[-_]\w+)*|\S",
+    re.IGNORECASE,
+)
+
+
+def test_words_are_those_of_the_package() -> None:
+    parts = [
+        "a",
+        "B9",
+        "é",
+        "\u212a",
+        "@",
+        "@",
+        ".",
+        "-",
+        "_",
+        "+",
+        " ",
+        "co",
+        "www.",
+        "http://",
+        "x.yz",
+        "日",
+    ]
+    drawn = random.Random(7)
+    for _ in range(20_000):
+        text = "".join(drawn.choices(parts, k=drawn.randint(1, 14)))
+        assert word_places(text) == [found.span() for found in _OF_THE_PACKAGE.finditer(text)], text
+
+
+def test_the_time_of_words_does_not_grow_with_the_square() -> None:
+    """100 times as long: with the package's pattern it takes an hour."""
+    for text in ("a." * 10**6, "a." * 10**6 + "@", "a@" * 10**6, "@" + "a." * 10**6):
+        assert word_places(text)[-1][1] == len(text)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import re
 import threading
 from collections.abc import Sequence
 from typing import Any, cast
@@ -285,3 +287,22 @@ def test_the_answers_of_a_vote_are_not_shown() -> None:
     call = new_call()
     assert asyncio.run(run()) == ChoicesRanked(0, Selection((1, 0), budget="tokens"))
     assert [one.param for one in call.warnings] == ["vote"]
+
+
+@pytest.mark.parametrize("piece", [".", "a. ", '."', "a", "。", "'", ".)"])
+def test_sentences_take_no_time_of_the_square(piece: str) -> None:
+    text, sentences = piece * (10**6 // len(piece)), Sentences()
+    assert "".join(sentences.feed(text)) + sentences.finish() == text
+
+
+def test_sentences_are_those_of_the_plain_rule() -> None:
+    """As one pattern over the whole rest gives them."""
+    end, drawn = re.compile(r"[.!?…]+[\"')\]]*\s+|[。！？]+|\n+"), random.Random(3)
+    for _ in range(3000):
+        text = "".join(drawn.choices(["a", ".", "!", '"', ")", " ", "\n", "。", "b c"], k=40))
+        expected, rest = list[str](), text
+        while (found := end.search(rest)) and found.end() < len(rest):
+            expected.append(rest[: found.end()])
+            rest = rest[found.end() :]
+        sentences = Sentences()
+        assert [*sentences.feed(text), sentences.finish()] == [*expected, rest]

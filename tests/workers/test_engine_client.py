@@ -344,6 +344,62 @@ def test_a_paused_request_stays_paused_in_the_next_worker(remote: LoadedModel, h
     assert running.finish().bits == Running(here.engine, long).finish().bits
 
 
+def restarting(remote: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Ends the worker, and keeps the next one away until the event is set."""
+    engine, go_on = engine_of(remote), threading.Event()
+    begin = engine._start
+    monkeypatch.setattr(engine, "_start", lambda adopt: (go_on.wait(60), begin(adopt))[1])
+    stop(engine.worker_pid)
+    kill(remote)
+    until(lambda: engine.status().state == "restarting")
+    return go_on
+
+
+def test_a_reader_that_catches_up_while_no_worker_runs_goes_on(
+    remote: LoadedModel, here: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = request(tokens=400)
+    running = Running(remote.engine, long)
+    running.next()
+    running.ticket.pause(True)
+    until(lambda: remote.engine.status().running == 0)
+    go_on = restarting(remote, monkeypatch)
+    running.ticket.pause(False)
+    go_on.set()
+    assert running.finish().bits == Running(here.engine, long).finish().bits
+
+
+def test_a_reader_that_falls_behind_while_no_worker_runs_is_waited_for(
+    remote: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = Running(remote.engine, request(tokens=400))
+    running.next()
+    go_on = restarting(remote, monkeypatch)
+    running.ticket.pause(True)
+    go_on.set()
+    assert Running(remote.engine, request(4)).finish().done
+    assert remote.engine.status().running == 0
+    running.ticket.pause(False)
+    assert running.finish().done
+
+
+def test_deadlines_are_kept_while_no_worker_runs(
+    remote: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = Running(remote.engine, request(tokens=400, deadline_s=60.0))
+    begun.next()
+    go_on = restarting(remote, monkeypatch)
+    late = Running(remote.engine, request(deadline_s=0.05))
+    limited = replace(request(deadline_s=0.05), constraint=Constraint("regex", "[ab]{4}"))
+    compiled = remote.engine.submit_later(limited, lambda events: None)
+    assert isinstance(failure(late.finish()), DeadlineExceeded)
+    with pytest.raises(DeadlineExceeded):
+        compiled.result(60)
+    assert remote.engine.status().state == "restarting"
+    go_on.set()
+    assert begun.finish().done
+
+
 def test_cancel_while_a_worker_starts(remote: LoadedModel) -> None:
     kill(remote)
     until(lambda: remote.engine.status().state == "restarting")

@@ -17,7 +17,12 @@ from headrace.inference.requests import ChatRequest, GenerationRequest
 
 MAX_TEMPLATE = 4000
 """Characters of the masked instructions that are kept to show what a task is."""
+MAX_MASKED = 64 * 1024
+"""Characters of the instructions that are masked; where there are more, the rest counts as it is."""
+MAX_WORD = 128
+"""Characters of a word; a longer one is a variable. The patterns take time in a word's square."""
 VARIABLE = "<…>"
+_LONG_WORD = re.compile(rf"[\w#/:.,+%@$€£¥-]{{{MAX_WORD + 1},}}")
 _VARIABLES = re.compile(
     r"""
     <[A-Z][A-Z_]*_\d+>                                   # what stands for personal data
@@ -48,7 +53,7 @@ class Fingerprint(Struct, frozen=True, kw_only=True):
 
 def masked(text: str) -> str:
     """Instructions with their variables masked, and white space made equal."""
-    plain = _SEVERAL.sub(VARIABLE, _VARIABLES.sub(VARIABLE, text))
+    plain = _SEVERAL.sub(VARIABLE, _VARIABLES.sub(VARIABLE, _LONG_WORD.sub(VARIABLE, text)))
     return " ".join(plain.split())
 
 
@@ -57,7 +62,8 @@ def fingerprint(redacted: GenerationRequest, *, group: str, endpoint: str) -> Fi
     template, tools = "", tuple[str, ...]()
     if isinstance(redacted, ChatRequest):
         said = [one.content or "" for one in redacted.messages if one.role in ("system", "developer")]
-        template = masked("\n".join(said))
+        instructions = "\n".join(said)
+        template = masked(instructions[:MAX_MASKED]) + instructions[MAX_MASKED:]
         if redacted.tools is not None:
             tools = tuple(sorted(tool.name for tool in redacted.tools.offered))
     constraint = redacted.constraint

@@ -74,11 +74,21 @@ class FlightCalls:
         """End the process that reads parameters."""
         self._parameters.close()
 
+    async def only(self, sent: AsyncIterator[bytes], caller: Caller) -> bytes:
+        """The message of a call that has one; nothing is awaited of a caller without a key."""
+        await self._names(caller)
+        try:
+            message = await asyncio.wait_for(anext(sent, None), UPLOAD_S)
+        except TimeoutError:
+            raise Refused("DEADLINE_EXCEEDED", f"the message did not come within {UPLOAD_S:g} s") from None
+        if message is None:
+            raise NotMessage("nothing was sent")
+        return message
+
     async def info(self, descriptor: bytes, caller: Caller) -> bytes:
         """FlightInfo of a command: how to get its rows."""
         sent = descriptor_command(descriptor)
         command = command_of(sent)
-        await self._names(caller)
         ticket = pack((1, ticket_of(command, sent)))
         return pack((2, descriptor), (3, pack((1, ticket))), (4, -1), (5, -1))
 
@@ -97,7 +107,6 @@ class FlightCalls:
         """The results of an action, as messages Result."""
         fields = unpack(action)
         kind, body = text(last(fields, 1, b"")), last(fields, 2, b"")
-        await self._names(caller)
         if kind == CLOSE:
             return []
         if kind != CREATE:
@@ -112,8 +121,8 @@ class FlightCalls:
 
     async def put(self, sent: AsyncIterator[bytes], caller: Caller) -> bytes:
         """Bind the parameters that a client sends to its statement: a PutResult."""
-        messages = await _uploaded(sent)
         await self._names(caller)
+        messages = await _uploaded(sent)
         if not messages:
             raise NotMessage("nothing was sent")
         command = command_of(descriptor_command(last(unpack(messages[0]), 1, b"")))

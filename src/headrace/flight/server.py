@@ -27,6 +27,8 @@ LOG = logging.getLogger("headrace.flight")
 SERVICE = "arrow.flight.protocol.FlightService"
 MAX_CALLS = 64
 MAX_CALLS_OF_KEY = 16
+MAX_CALLS_OF_ADDRESS = 48
+"""Less than all, whatever keys are sent from there."""
 MAX_CONNECTIONS = 256
 MAX_ERROR = 2000
 STOP_S = 5.0
@@ -98,41 +100,39 @@ class FlightServer:
         self._calls.close()
 
     def _handlers(self) -> Any:
+        """All as streams of messages, as also the others are sent: gRPC waits for the message of other kinds
+        itself, for as long as a client likes, before it calls anything here."""
         grpc, calls = self._grpc, self._calls
-        one = grpc.unary_unary_rpc_method_handler
-        many = grpc.unary_stream_rpc_method_handler
-        both = grpc.stream_stream_rpc_method_handler
-        return grpc.method_handlers_generic_handler(
-            SERVICE,
-            {
-                "GetFlightInfo": one(self._one(calls.info)),
-                "GetSchema": one(self._one(calls.schema)),
-                "DoGet": many(self._rows),
-                "DoAction": many(self._action),
-                "ListActions": many(self._actions),
-                "DoPut": both(self._put),
-                "Handshake": both(self._handshake),
-            },
-        )
+        work = {
+            "GetFlightInfo": self._one(calls.info),
+            "GetSchema": self._one(calls.schema),
+            "DoGet": self._rows,
+            "DoAction": self._action,
+            "ListActions": self._actions,
+            "DoPut": self._put,
+            "Handshake": self._handshake,
+        }
+        stream = grpc.stream_stream_rpc_method_handler
+        return grpc.method_handlers_generic_handler(SERVICE, {name: stream(work[name]) for name in work})
 
     def _one(self, work: Callable[[bytes, Caller], Awaitable[bytes]]) -> Any:
-        async def answer(request: bytes, context: Context) -> bytes:
+        async def answer(sent: AsyncIterator[bytes], context: Context) -> None:
             async with self._call(context) as caller:
-                return await work(request, caller)
+                await _write(context, await work(await self._calls.only(sent, caller), caller))
 
         return answer
 
-    async def _rows(self, request: bytes, context: Context) -> None:
+    async def _rows(self, sent: AsyncIterator[bytes], context: Context) -> None:
         async with self._call(context) as caller:
-            async for message in self._calls.rows(request, caller):
+            async for message in self._calls.rows(await self._calls.only(sent, caller), caller):
                 await _write(context, message)
 
-    async def _action(self, request: bytes, context: Context) -> None:
+    async def _action(self, sent: AsyncIterator[bytes], context: Context) -> None:
         async with self._call(context) as caller:
-            for result in await self._calls.action(request, caller):
+            for result in await self._calls.action(await self._calls.only(sent, caller), caller):
                 await _write(context, result)
 
-    async def _actions(self, request: bytes, context: Context) -> None:
+    async def _actions(self, sent: AsyncIterator[bytes], context: Context) -> None:
         async with self._call(context):
             for kind in self._calls.actions():
                 await _write(context, kind)
@@ -152,11 +152,16 @@ class FlightServer:
         """Who calls, while the call is one of those at the same time. What is wrong with it ends it with a
         status."""
         caller = _caller(context)
-        who = str([value for name, value in caller.headers if name == b"authorization"] or caller.address)
-        self._running[who] += 1
+        key = [value for name, value in caller.headers if name == b"authorization"]
+        places = [(f"address {caller.address}", MAX_CALLS_OF_ADDRESS), (f"key {key}", MAX_CALLS_OF_KEY)]
+        for who, _ in places:
+            self._running[who] += 1
         try:
-            if self._running[who] > MAX_CALLS_OF_KEY:
-                raise Refused("RESOURCE_EXHAUSTED", f"more than {MAX_CALLS_OF_KEY} calls of this key run")
+            for who, most in places:
+                if self._running[who] > most:
+                    raise Refused(
+                        "RESOURCE_EXHAUSTED", f"more than {most} calls of this {who.split()[0]} run"
+                    )
             yield caller
         except _PROBLEMS as error:
             await context.abort(self._grpc.StatusCode[_code(error)], str(error)[:MAX_ERROR])
@@ -166,9 +171,10 @@ class FlightServer:
             LOG.exception("a call of Flight failed")
             await context.abort(self._grpc.StatusCode.INTERNAL, "the call failed: see the server's log")
         finally:
-            self._running[who] -= 1
-            if not self._running[who]:
-                del self._running[who]
+            for who, _ in places:
+                self._running[who] -= 1
+                if not self._running[who]:
+                    del self._running[who]
 
 
 def _code(error: Exception) -> str:

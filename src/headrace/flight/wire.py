@@ -10,6 +10,8 @@ from typing import TypeVar
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _MOST = (1 << 64) - 1
+MAX_VALUES = 4096
+"""Fields of one message, and numbers of one field: each takes Python a microsecond on the event loop."""
 T = TypeVar("T", bytes, int)
 
 
@@ -32,8 +34,9 @@ def pack(*fields: tuple[int, bytes | str | int]) -> bytes:
 def unpack(message: bytes) -> Mapping[int, Sequence[bytes | int]]:
     """The fields of a message, by number; each may be there several times. NotMessage."""
     found: dict[int, list[bytes | int]] = {}
-    at = 0
+    at = count = 0
     while at < len(message):
+        count = _counted(count)
         key, at = _read_varint(message, at)
         kind = key & 7
         if kind == _VARINT:
@@ -80,9 +83,17 @@ def numbers(values: Sequence[bytes | int]) -> list[int]:
             continue
         at = 0
         while at < len(value):
+            _counted(len(found))
             one, at = _read_varint(value, at)
             found.append(one)
     return found
+
+
+def _counted(values: int) -> int:
+    """One more than so many."""
+    if values >= MAX_VALUES:
+        raise NotMessage(f"a message has more than {MAX_VALUES:,} values")
+    return values + 1
 
 
 def _varint(value: int) -> bytes:

@@ -23,7 +23,7 @@ MAX_ROW_ITEMS = 5_000
 """Of the parser, at one place of an output: some 1,200 properties that may be left out. The time of a mask
 grows with its square, and is about 20 ms here."""
 MAX_STEP_ITEMS = 200_000
-_DEFINITION = re.compile(r"^[ \t]*[?!]*[A-Za-z_][\w.-]*[^:\n]*:", re.MULTILINE)
+_DEFINITION = re.compile(r"^[ \t]*[?!]*[A-Za-z_][^:\n]*:", re.MULTILINE)
 _stack_size = threading.Lock()
 
 _Result = TypeVar("_Result")

@@ -18,8 +18,8 @@ MAX_BYTES = 256 * 2**20
 class KeptReply(Struct, frozen=True):
     """A whole reply, and what tells whether a request is the one that it answers.
 
-    `digest` is the request body's, b"" where requests that say the same differ (multipart). `extra` are the
-    headers that the server adds to every reply of a request, such as what it cost.
+    `digest` is the request body's, of `body_bytes` without the boundaries of a form; b"" of older versions'
+    forms. `extra` are the headers that the server adds to every reply of a request, such as what it cost.
     """
 
     digest: bytes

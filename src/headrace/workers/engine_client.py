@@ -170,11 +170,13 @@ class RemoteEngineClient:
         send(item, cancelled(item))
 
     def pause(self, request_id: str, paused: bool) -> None:
-        """Pause or resume a request; no effect if it has ended or its worker has died."""
+        """Pause or resume a request; no effect if it has ended. While no worker runs the next one is told."""
         with self._lock:
             number = self._numbers.get(request_id)
-            if number is not None and self._worker is not None:
-                self._open[number].paused = paused
+            if number is None:
+                return
+            self._open[number].paused = paused
+            if self._worker is not None:
                 self._worker.put(Pause(number, paused))
 
     def close(self) -> None:
@@ -376,7 +378,7 @@ class RemoteEngineClient:
 
     def _resume(self, worker: WorkerProcess, ready: ModelReady) -> bool:
         """Send the kept requests to a new worker."""
-        late: list[InFlightRequest] = []
+        self._end_late()
         with self._lock:
             if self._closing.is_set():
                 return False
@@ -385,23 +387,29 @@ class RemoteEngineClient:
             self._worker, self._stalled_s = worker, 0.0
             for number, item in list(self._open.items()):
                 self._forget(number)
-                run = item.next_run()
-                if run is None:
-                    late.append(item)
-                else:
-                    self._register(item, run)
+                self._register(item, item.next_run())
+        return True
+
+    def _end_late(self) -> None:
+        """While no worker runs: fail the requests whose deadline has passed, which else the worker does."""
+        with self._lock:
+            if self._worker is not None:
+                return
+            now_s = time.monotonic()
+            late = [self._forget(number) for number, item in list(self._open.items()) if item.is_late(now_s)]
         for item in late:
             error = DeadlineExceeded("the request's deadline has passed: allow more time")
             send(item, [RequestFailed(error)])
-        return True
 
     # -- watchdog thread
     # ---------------------------------------------------------------------------------
 
     def _watch_steps(self) -> None:
-        """Kill a worker that has work but makes no step, or is silent while it compiles or awaits a turn."""
+        """Kill a worker that has work but makes no step, or is silent while it compiles or awaits a turn; and
+        keep deadlines while there is none."""
         watch = self._watch
         while not self._closing.wait(step_watch.LOOK_S):
+            self._end_late()
             with self._lock:
                 worker = self._worker
                 items = self._open.values()

@@ -27,6 +27,8 @@ from headrace.errors import HeadraceError
 from headrace.workers.delivered import DeliveredOutput
 
 LOG = logging.getLogger("headrace.workers")
+MIN_DEADLINE_S = 1e-6
+"""Of a request whose deadline passes while it is sent to the next worker, which then fails it."""
 
 
 class InFlightRequest(RankedRequest, eq=False):
@@ -78,8 +80,13 @@ class InFlightRequest(RankedRequest, eq=False):
             usage = replace(usage, accepted_prediction_tokens=0, rejected_prediction_tokens=0)
         return replace(done, usage=usage, timing=timing, trace=trace)
 
-    def next_run(self) -> EngineRequest | None:
-        """What to send to a new worker; None if the request's deadline has passed.
+    def is_late(self, now_s: float) -> bool:
+        """Whether its deadline has passed."""
+        deadline_s = self.request.deadline_s
+        return deadline_s is not None and now_s - self.began_s >= deadline_s
+
+    def next_run(self) -> EngineRequest:
+        """What to send to a new worker.
 
         The tokens that are known are drafts of the next run, so that it catches up at the speed of a prompt.
         """
@@ -88,9 +95,7 @@ class InFlightRequest(RankedRequest, eq=False):
         self.output.begin_again()
         request = self.request
         if request.deadline_s is not None:
-            left_s = request.deadline_s - (now_s - self.began_s)
-            if left_s <= 0:
-                return None
+            left_s = max(request.deadline_s - (now_s - self.began_s), MIN_DEADLINE_S)
             request = replace(request, deadline_s=left_s)
         if request.params.n == 1 and not request.prediction:
             request = replace(request, prediction=self.output.only_tokens)

@@ -11,6 +11,7 @@ import hashlib
 import logging
 from collections.abc import AsyncGenerator
 
+from python_multipart.multipart import parse_options_header
 from starlette.datastructures import Headers
 from starlette.types import Message, Receive, Scope, Send
 
@@ -26,6 +27,8 @@ MAX_KEY = 255
 MAX_REPLY_BYTES = 8 * 2**20
 MAX_RUNNING_BYTES = 64 * 2**20
 """Of all replies that are being made."""
+MIN_BOUNDARY = 8
+"""Bytes of a boundary that is left out of a form when forms are compared; shorter ones are part of it."""
 NO_REPLY = "the request that had this Idempotency-Key ended without a reply to repeat"
 
 
@@ -54,12 +57,40 @@ class ReplyNotKept(InvalidRequest):
     code = "reply_not_kept"
 
 
+class BodyDigest:
+    """The digest of a body that arrives in parts. Of a form its boundary does not count: clients draw another
+    one each time."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._hashing, self.size = hashlib.sha256(), 0
+        kind, options = parse_options_header(Headers(scope=scope).get("content-type", ""))
+        boundary = options.get(b"boundary", b"") if kind.startswith(b"multipart/") else b""
+        self._boundary = boundary if len(boundary) >= MIN_BOUNDARY else b""
+        self._rest = b""  # may be the beginning of a boundary
+
+    def update(self, body: bytes) -> None:
+        """One more part."""
+        if self._boundary:
+            *whole, last = (self._rest + body).split(self._boundary)
+            body, size = b"".join(part + b"\0" for part in whole), len(last) - len(self._boundary) + 1
+            body, self._rest = body + last[: max(0, size)], last[max(0, size) :]
+        self._hashing.update(body)
+        self.size += len(body)
+
+    def digest(self) -> bytes:
+        """Of all parts; there are no more."""
+        self._hashing.update(self._rest)
+        self.size += len(self._rest)
+        self._rest = b""
+        return self._hashing.digest()
+
+
 class Recording:
     """The first request of a key: notes its body's digest and its reply, while both pass."""
 
     def __init__(self, place: bytes, whole: IdempotentCalls, call: HttpCall) -> None:
         self.place, self.call, self._whole = place, call, whole
-        self.hashing, self.body_bytes = hashlib.sha256(), 0
+        self.body_bytes = 0
         self.digest: bytes | None = None  # until the body has arrived
         self.messages: list[Message] = []
         self.size = 0
@@ -67,19 +98,18 @@ class Recording:
         self._changed = asyncio.Event()
         self._never = asyncio.Event()
 
-    def receiving(self, receive: Receive, *, compared: bool) -> Receive:
+    def receiving(self, receive: Receive, scope: Scope) -> Receive:
         """`receive` for the application, which never hears that the client has left."""
+        hashing = BodyDigest(scope)
 
         async def received() -> Message:
             if self.digest is not None:
                 await self._never.wait()
             message = await receive()
             if message["type"] == "http.request":
-                body = message.get("body", b"")
-                self.body_bytes += len(body)
-                self.hashing.update(body)
+                hashing.update(message.get("body", b""))
                 if not message.get("more_body", False):
-                    self.digest = self.hashing.digest() if compared else b""
+                    self.digest, self.body_bytes = hashing.digest(), hashing.size
                     self._tell()
             return message
 
@@ -151,9 +181,7 @@ class Recording:
             if self.is_over and self.is_kept:
                 return
             if not self.is_kept or not self._whole.is_running(self):
-                raise ReplyNotKept(
-                    "the request that had this Idempotency-Key ended without a reply to repeat"
-                )
+                raise ReplyNotKept(NO_REPLY)
             await self._changed.wait()
 
 
@@ -166,13 +194,16 @@ class IdempotentCalls:
         self._writing: set[asyncio.Task[None]] = set()
         self.running_bytes = 0
 
-    async def begin(self, key: str, call: HttpCall) -> Recording | KeptReply:
+    async def begin(self, key: str, call: HttpCall, scope: Scope) -> Recording | KeptReply:
         """What to repeat (a recording that runs, or a kept reply), or a new recording for this call."""
         if not 0 < len(key) <= MAX_KEY or not key.isascii() or not key.isprintable():
             raise BadIdempotencyKey(
                 f"the Idempotency-Key has {len(key)} characters: send 1 to {MAX_KEY} printable ASCII ones"
             )
-        place = hashlib.sha256("\0".join((call.client, call.path, key)).encode()).digest()
+        owner = await self._threads.run(call.account.owner)  # not its name, which another key may get later
+        who = f"key {owner}" if owner else f"address {call.client}"
+        asked = "\0".join((who, call.path, scope["query_string"].decode("latin-1"), key))
+        place = hashlib.sha256(asked.encode()).digest()
         if (running := self._running.get(place)) is not None:
             return running
         kept = await self._threads.run(lambda: self._replies.find(place))
@@ -209,12 +240,11 @@ class IdempotentCalls:
         self, found: Recording | KeptReply, call: HttpCall, scope: Scope, receive: Receive, send: Send
     ) -> None:
         """Reply to a request as the first one of its key was. Raises what refuses it."""
-        compared = is_compared(scope)
-        sent = await _body_of(receive, found)
+        sent = await _body_of(receive, scope, found)
         first = found.digest if isinstance(found, KeptReply) else await found.body_known()
         if first is None:
             raise ReplyNotKept("the request that had this Idempotency-Key left before its body had arrived")
-        if compared and first and first != sent:
+        if first and first != sent:
             raise IdempotencyKeyReused("the Idempotency-Key was sent with another body before")
         call.explain = False  # nothing is computed
         if isinstance(found, KeptReply):
@@ -242,22 +272,15 @@ class IdempotentCalls:
         await asyncio.gather(*self._writing)
 
 
-def is_compared(scope: Scope) -> bool:
-    """Whether requests that say the same have the same bytes: forms have boundaries that are drawn."""
-    return not Headers(scope=scope).get("content-type", "").lower().startswith("multipart/")
-
-
-async def _body_of(receive: Receive, found: Recording | KeptReply) -> bytes:
+async def _body_of(receive: Receive, scope: Scope, found: Recording | KeptReply) -> bytes:
     """The digest of a body that nobody needs; IdempotencyKeyReused once it is longer than the first one's."""
-    hashing, size = hashlib.sha256(), 0
+    hashing = BodyDigest(scope)
     while True:
         message = await receive()
         if message["type"] != "http.request":
             raise ReplyNotKept("the client left before its body had arrived")
-        body = message.get("body", b"")
-        hashing.update(body)
-        size += len(body)
-        if found.digest and size > found.body_bytes:
+        hashing.update(message.get("body", b""))
+        if found.digest and hashing.size > found.body_bytes:
             raise IdempotencyKeyReused("the Idempotency-Key was sent with another body before")
         if not message.get("more_body", False):
             return hashing.digest()

@@ -24,7 +24,7 @@ from headrace.api.http.cors import with_cors
 from headrace.api.http.errors import Forbidden, Unauthorized, error_response
 from headrace.api.http.explaining import HEADER, Explaining
 from headrace.api.http.idempotency import HEADER as IDEMPOTENCY_KEY
-from headrace.api.http.idempotency import Recording, is_compared
+from headrace.api.http.idempotency import Recording
 from headrace.api.service import Service
 from headrace.config.settings import Settings
 from headrace.config.stderr_log import LOG_FIELDS
@@ -148,13 +148,13 @@ class ServerMiddleware:
                 call.client = call.account.name or _address(scope)
                 if call.method == "POST":  # what is posted makes work, everything else reads
                     if IDEMPOTENCY_KEY in (headers := Headers(scope=scope)):
-                        found = await self._service.idempotent.begin(headers[IDEMPOTENCY_KEY], call)
+                        found = await self._service.idempotent.begin(headers[IDEMPOTENCY_KEY], call, scope)
                         if not isinstance(found, Recording) or found.call is not call:
                             self._reads.take(call.client, self._settings.key_read_rpm)
                             await self._service.idempotent.repeat(found, call, scope, receive, send)
                             return
                         held.callback(found.end)
-                        receive = found.receiving(receive, compared=is_compared(scope))
+                        receive = found.receiving(receive, scope)
                         send = found.sending(send)
                     held.enter_context(self._service.gate.admitted(call))
                     held.callback(self._release_body, call)

@@ -7,7 +7,7 @@ import re
 MAX_SENTENCE = 2000
 """Characters, after which a sentence ends wherever it is."""
 
-_END = re.compile(r"[.!?…]+[\"')\]]*\s+|[。！？]+|\n+")
+_END = re.compile(r"(?<![.!?…])[.!?…]++[\"')\]]*+\s+|[。！？]+|\n+")
 
 
 class Sentences:
@@ -20,16 +20,19 @@ class Sentences:
         """The sentences that are complete."""
         self._pending += text
         done: list[str] = []
+        start, whole = 0, len(self._pending)
         while True:
-            found = _END.search(self._pending)
+            near = self._pending[start : start + MAX_SENTENCE + 1]
+            found = _END.search(near)
             # A mark at the very end may go on: "..", blanks.
-            end = found.end() if found and found.end() < len(self._pending) else None
-            if (end is None or end > MAX_SENTENCE) and len(self._pending) > MAX_SENTENCE:
+            end = found.end() if found and start + found.end() < whole else None
+            if (end is None or end > MAX_SENTENCE) and whole - start > MAX_SENTENCE:
                 end = MAX_SENTENCE
             if end is None:
+                self._pending = self._pending[start:]
                 return done
-            done.append(self._pending[:end])
-            self._pending = self._pending[end:]
+            done.append(near[:end])
+            start += end
 
     def finish(self) -> str:
         """The rest, at the end of the text."""
