@@ -104,6 +104,16 @@ class UnsupportedModel(HeadraceError):
     kind = "invalid_request_error"
 
 
+class QualityBelowBound(HeadraceError):
+    """A model, or the form in which it is to run, differs more from its reference than is allowed, or nobody
+    has measured how much."""
+
+    remedy = "Use a type with more bits, measure the model with `headrace bench quality`, or raise the bound."
+    status = 400
+    code = "quality_below_bound"
+    kind = "invalid_request_error"
+
+
 class OutOfMemory(HeadraceError):
     """The memory plan exceeds the free memory. `needed_bytes` is the total required, 0 if unknown."""
 

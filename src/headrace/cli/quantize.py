@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from msgspec import to_builtins
 from msgspec.structs import asdict, replace
 
+from headrace.bench.quality.gate import Gate
 from headrace.bench.quality.own_text import TextOrder, own_text
+from headrace.cli.compression import check_out, measured, print_quality, staged
 from headrace.cli.fetching import fetch
 from headrace.cli.flags import takes_settings
 from headrace.cli.terminal import JsonFlag, note, print_json, print_table, progress_bar, size, status
@@ -18,7 +21,7 @@ from headrace.compress.calibrate import CalibrationOrder
 from headrace.compress.calibrate import calibrate as calibrate_checkpoint
 from headrace.compress.grids import grid_for
 from headrace.config.settings import Settings
-from headrace.errors import UsageError
+from headrace.errors import QualityBelowBound, UsageError
 from headrace.loading.export import Export
 from headrace.loading.loader import usable_cores
 from headrace.loading.options import engine_options
@@ -40,8 +43,10 @@ integer types in the format of compressed-tensors. Tokenizer, chat template and 
 --method gptq rounds the matrices of layers on a text, so that what one weight loses the next ones make up
 for: a fraction of the loss of plain rounding, at the same size and speed. The text is --calibrate's, or what
 the model writes itself; choose one like the traffic that the model is for. It works for int4 folders (groups
-of 32), q4_0, q4_k and q5_k. A run that was killed goes on where it was. Measure the result:
-headrace bench quality OUT --against IN.
+of 32), q4_0, q4_k and q5_k. A run that was killed goes on where it was.
+
+What is written is measured against IN before it takes its place, and the figures go into its card and
+headrace.json. --max-kl refuses what is worse: exit code 1, and nothing is written.
 
 \b
 Examples:
@@ -49,6 +54,7 @@ Examples:
   headrace quantize Qwen/Qwen3-0.6B qwen3.gguf --quantization q4_k
   headrace quantize my-model.gguf ./my-model --quantization bf16
   headrace quantize Qwen/Qwen3-0.6B ./qwen3-int4 --quantization int4 --calibrate chats.txt
+  headrace quantize mini mini-q4.gguf --quantization q4_0 --max-kl 0.02
 """
 METHODS = ("rtn", "gptq")
 WINDOW_TOKENS = 512
@@ -68,6 +74,12 @@ def command(
     ] = None,
     calibrate: Annotated[Path | None, typer.Option(help="The text for gptq, UTF-8.")] = None,
     windows: Annotated[int, typer.Option(min=1, max=4096, help="Windows of 512 tokens to read.")] = 32,
+    max_kl: Annotated[
+        float | None, typer.Option(min=0.0, help="Write nothing if the mean KL divergence is higher.")
+    ] = None,
+    measure_text: Annotated[
+        Path | None, typer.Option(help="The text to measure on, UTF-8 [default: IN writes one].")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace OUT if it exists.")] = False,
     json: JsonFlag = False,
     *,
@@ -80,15 +92,27 @@ def command(
     if quantization.lower() not in known:
         kind = "a GGUF file" if is_gguf else "a folder"
         raise UsageError(f"--quantization {quantization} cannot be written to {kind}: use {', '.join(known)}")
-    if out.exists() and not force:
-        raise UsageError(f"{out} already exists: choose another name, or replace it with --force")
     is_calibrated = _is_calibrated(method, calibrate, quantization.lower())
     text = None if calibrate is None else read_text(str(calibrate))
+    order = Gate(
+        reference=source,
+        options=engine_options(settings),
+        max_kl=max_kl,
+        text=None if measure_text is None else read_text(str(measure_text)),
+        text_name="" if measure_text is None else measure_text.name,
+    )
     fetch(source, settings)
-    tokens = _windows(source, settings, text, windows) if is_calibrated else None
     path = resolve(source, offline=settings.offline)
+    check_out(out, path, force=force)
+    tokens = _windows(source, settings, text, windows) if is_calibrated else None
     work = out.with_name(f".{out.name}.calibration")
-    with open_checkpoint(path) as checkpoint:
+    made = {
+        "from": served_name(source, path),
+        "weights": quantization.lower(),
+        "method": "gptq" if is_calibrated else "rtn",
+        "calibrated on": "" if tokens is None else "its own text" if calibrate is None else calibrate.name,
+    }
+    with open_checkpoint(path) as checkpoint, staged(out) as staging:
         export = Export(
             checkpoint=checkpoint,
             path=path,
@@ -99,12 +123,20 @@ def command(
         if tokens is not None:
             export = _calibrated(export, tokens, work, is_gguf=is_gguf)
         with progress_bar(f"writing {out.name}") as progress:
-            lines = export.to_gguf(out, progress) if is_gguf else export.to_folder(out, progress)
+            lines = export.to_gguf(staging, progress) if is_gguf else export.to_folder(staging, progress)
+        try:
+            report = measured(staging, out, {key: value for key, value in made.items() if value}, order)
+        except QualityBelowBound:
+            shutil.rmtree(work, ignore_errors=True)
+            raise
     shutil.rmtree(work, ignore_errors=True)
     if json:
-        print_json({"out": str(out), "classes": [asdict(line) for line in lines]})
+        quality = None if report is None else to_builtins(report.measured)
+        print_json({"out": str(out), "classes": [asdict(line) for line in lines], "quality": quality})
     else:
         _print(lines)
+        print()
+        print_quality(report)
         note(f"wrote {out}")
     if is_gguf and _is_only_for_headrace(out):
         note("only headrace reads this file: llama.cpp has no name for how this model's tokenizer cuts texts")

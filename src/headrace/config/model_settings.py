@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from msgspec import Struct
 
 from headrace.config.setting import Scope, Setting
-from headrace.config.values import SIZE, SLO, SWITCH, integer, number, one_of, path, text
+from headrace.config.values import QUALITY, SIZE, SLO, SWITCH, integer, number, one_of, path, text
 
 Quantization = Literal["auto", "keep", "bf16", "int8", "int4"]
 KvCacheDtype = Literal["auto", "f32", "bf16", "int8", "k8v4", "int4"]
@@ -43,6 +43,16 @@ class ModelSettings(Struct, frozen=True, kw_only=True):
             scopes=_MODEL,
         ),
     ] = "auto"
+    quality: Annotated[
+        Mapping[str, float] | None,
+        Setting(
+            help="refuse to load a form of a model whose measured KL divergence from its reference, in nats, "
+            "is higher, or was never measured",
+            values=QUALITY,
+            shown_default="none",
+            scopes=_MODEL,
+        ),
+    ] = None
     max_model_len: Annotated[
         int | None,
         Setting(

@@ -195,6 +195,18 @@ def _slo(value: object) -> Mapping[str, float]:
     return {name: cast(float, number(1, _SLO_MS[name]).parse(target)) for name, target in targets.items()}
 
 
+def _quality(value: object) -> Mapping[str, float]:
+    """A bound: `{max_kl = 0.02}`, or as text max_kl=0.02."""
+    given: Any = value
+    if isinstance(value, str):
+        name, _, text = value.partition("=")
+        given = {name.strip(): text.strip()}
+    if not isinstance(given, dict) or set(given) != {"max_kl"}:  # pyright: ignore[reportUnknownArgumentType]
+        raise ValueError("a bound such as max_kl=0.02")
+    bound = cast("dict[str, object]", given)["max_kl"]
+    return {"max_kl": cast(float, number(0, 1000, "nats").parse(bound))}
+
+
 SECONDS = Values("seconds", _seconds, (int, float))
 """A number of seconds, at most a day."""
 IDLE_SECONDS = Values("seconds", _idle_seconds, (int, float))
@@ -208,3 +220,5 @@ ORIGINS = Values("origin[,origin]", _origins, (tuple,))
 OBJECT = Values("json", _object, (dict,))
 SLO = Values("ttft_ms=N,tpot_ms=N", _slo, (dict,))
 """Targets of a model's requests, in milliseconds."""
+QUALITY = Values("max_kl=N", _quality, (dict,))
+"""What a form of a model may lose."""

@@ -27,6 +27,7 @@ class ModelKeywords(TypedDict, total=False):
 
     quantization: Quantization
     kv_cache_dtype: KvCacheDtype
+    quality: Mapping[str, float] | None
     max_model_len: int | None
     threads: int | None
     max_num_seqs: int

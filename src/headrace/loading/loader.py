@@ -21,6 +21,7 @@ from headrace.loading.engine_parts import (
 )
 from headrace.loading.options import EngineOptions, pace_of
 from headrace.loading.planned_model import PlannedModel, prepare
+from headrace.loading.quality_check import check_quality
 from headrace.sampling.params import SamplingParams
 from headrace.sampling.sampler import Sampler
 from headrace.weights.config_json import Config, find
@@ -46,6 +47,7 @@ def start(
     """Pack the weights, or read them from the cache, and start the engine, which takes `turns` with others;
     closes the checkpoint."""
     with prepared:
+        check_quality(prepared, options)
         check_span_head(prepared.folder, prepared.model.config.hidden)
         pool = _native.Pool(options.threads or usable_cores())
         if turns is not None:

@@ -59,12 +59,17 @@ def measure(
     count = len(read.windows.tokens)
     return QualityReport(
         model=model.name,
+        form=model.form,
+        fingerprint=model.fingerprint,
         reference=base.name,
+        reference_fingerprint=base.fingerprint,
         source=read.windows.source,
         greedy=greedy_length(scores[count:]) if scores[count:] else None,
         worst=worst_contexts(scores[:count], read.windows, model.tokenizer),
         bytes=model.plan.weights_bytes,
         reference_bytes=base.plan.weights_bytes,
+        tokens_per_s=model.tokens_per_s(every[-1][0]),
+        reference_tokens_per_s=base.tokens_per_s(every[-1][0]),
         **figures_of(scores[:count]),  # type: ignore[arg-type]
     )
 
@@ -95,12 +100,17 @@ def measure_against_file(
     progress(len(opened.tokens), len(opened.tokens))
     return QualityReport(
         model=model.name,
+        form=model.form,
+        fingerprint=model.fingerprint,
         reference=base.name,
+        reference_fingerprint="",
         source=opened.source,
         greedy=None,
         worst=worst_contexts(scores, opened, model.tokenizer),
         bytes=model.plan.weights_bytes,
         reference_bytes=0,
+        tokens_per_s=model.tokens_per_s(opened.tokens[-1]),
+        reference_tokens_per_s=0.0,
         **figures_of(scores),  # type: ignore[arg-type]
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -14,12 +15,15 @@ from headrace.loading.engine_parts import Progress, load_weights, make_executor
 from headrace.loading.loader import usable_cores
 from headrace.loading.options import EngineOptions
 from headrace.loading.planned_model import prepare
+from headrace.loading.quality_check import form_of
 from headrace.ops.value import Ints
 from headrace.program.step import single_step
 
 ROWS = 64
 """Tokens of a step, each with its row of logits."""
+TIMED_STEPS = 32
 Logs = NDArray[np.float64]
+_FIRST = np.zeros(1, np.int32)
 
 
 class NextTokenModel:
@@ -45,6 +49,7 @@ class NextTokenModel:
                     param="model",
                 )
             self.name, self.plan = prepared.name, prepared.plan
+            self.form, self.fingerprint = form_of(prepared, wanted), prepared.checkpoint.fingerprint
             self.tokenizer = prepared.tokenizer
             self.vocabulary = prepared.model.config.vocabulary
             pool = _native.Pool(options.threads or usable_cores())
@@ -62,6 +67,16 @@ class NextTokenModel:
             logits = self._executor.run(step)
             if end > first:
                 yield log_softmax(logits[max(first - start, 0) :])
+
+    def tokens_per_s(self, window: Ints) -> float:
+        """The speed of decoding one sequence, from the median step over the last tokens of `window`."""
+        times: list[float] = []
+        for position in range(max(len(window) - TIMED_STEPS, 0), len(window)):
+            step = single_step(window, position, position + 1, _FIRST, page_tokens=self.plan.page_tokens)
+            begun = time.perf_counter()
+            self._executor.run(step)
+            times.append(time.perf_counter() - begun)
+        return 1 / float(np.median(times))
 
 
 def log_softmax(logits: NDArray[np.float32]) -> Logs:

@@ -9,6 +9,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from headrace.bench.quality.comparison import DistributionScores, joined
+from headrace.loading.model_record import Form, KlFigures, Measured
 
 RESAMPLES = 1000
 CONFIDENCE = 0.95
@@ -49,19 +50,23 @@ class QualityReport(Struct, frozen=True, kw_only=True):
     """A model against its reference, over `tokens` scored positions of `windows` windows. Intervals have 95 %
     confidence and come from resampled windows (bootstrap); with fewer than 8 windows they are rough.
     `distribution` has pairs of a divergence and the share of positions with at most that; `bytes` are those
-    of the weights, 0 where they are not known."""
+    of the weights, `tokens_per_s` is one stream's speed of decoding; 0 where they are not known. The first
+    five fields are what other programs rely on."""
 
-    model: str
-    reference: str
-    source: str
-    windows: int
-    tokens: int
     kl: Divergence
     top1: float
-    top1_interval: Interval
     perplexity: float
-    perplexity_interval: Interval
     reference_perplexity: float
+    tokens: int
+    model: str
+    form: Form
+    fingerprint: str
+    reference: str
+    reference_fingerprint: str
+    source: str
+    windows: int
+    top1_interval: Interval
+    perplexity_interval: Interval
     perplexity_ratio: float
     perplexity_ratio_interval: Interval
     greedy: GreedyLength | None
@@ -69,6 +74,25 @@ class QualityReport(Struct, frozen=True, kw_only=True):
     worst: tuple[WorstContext, ...]
     bytes: int
     reference_bytes: int
+    tokens_per_s: float
+    reference_tokens_per_s: float
+
+    @property
+    def measured(self) -> Measured:
+        """What is kept of it."""
+        return Measured(
+            kl=KlFigures(self.kl.mean, self.kl.median, self.kl.p999),
+            top1=self.top1,
+            perplexity=self.perplexity,
+            reference_perplexity=self.reference_perplexity,
+            tokens=self.tokens,
+            form=self.form,
+            reference=self.reference,
+            reference_fingerprint=self.reference_fingerprint,
+            source=self.source,
+            bytes=self.bytes,
+            tokens_per_s=round(self.tokens_per_s, 2),
+        )
 
 
 def intervals(

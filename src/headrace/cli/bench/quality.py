@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,8 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from headrace.bench.matplotlib_figure import check_matplotlib
+from headrace.bench.quality.gate import check
+from headrace.bench.quality.html import figures, html
 from headrace.bench.quality.measure import Side, measure, measure_against_file
 from headrace.bench.quality.own_text import TextOrder
 from headrace.bench.quality.png import plot
@@ -17,10 +20,11 @@ from headrace.bench.quality.report import QualityReport
 from headrace.cli.fetching import fetch
 from headrace.cli.flags import takes_settings
 from headrace.cli.model_argument import ModelArgument
-from headrace.cli.terminal import JsonFlag, note, print_json, print_table, progress_bar, size, status
+from headrace.cli.terminal import JsonFlag, note, print_json, print_table, progress_bar, status
 from headrace.cli.text_input import read_text
 from headrace.config.settings import Settings
-from headrace.errors import HeadraceError, UsageError
+from headrace.errors import UsageError
+from headrace.loading.model_record import Measured, read_cached, write_cached
 from headrace.loading.options import EngineOptions, engine_options
 
 HELP = """Measure what a smaller or faster form of a model costs in quality, against a reference.
@@ -40,19 +44,16 @@ confidence. Without --text the reference writes the text itself, which fits ever
 own domain for a decision. --against also takes a file of llama.cpp's log probabilities (llama-perplexity
 --kl-divergence-base FILE).
 
+The figures are kept in the cache folder: loading a form of few bits that was never measured says so, and
+--quality max_kl=N refuses one that is worse.
+
 \b
 Examples:
   headrace bench quality mini --quantization int4
   headrace bench quality my-model-q4.gguf --against ./my-model --text manual.txt
   headrace bench quality mini --quantization int4 --max-kl 0.02 --json
+  headrace bench quality mini --quantization int8 --html quality.html
 """
-
-
-class TooDifferent(HeadraceError):
-    """The measured divergence is above the one that is allowed (exit code 1)."""
-
-    remedy = "Use a type with more bits, or raise the bound."
-    exit_code = 1
 
 
 @takes_settings("quantization", "kv_cache_dtype", "threads", "cache_dir", "offline")
@@ -70,6 +71,10 @@ def command(
         float | None, typer.Option(min=0.0, help="Exit with 1 if the mean KL is higher.")
     ] = None,
     png: Annotated[Path | None, typer.Option(help="Plot the divergence, with matplotlib.")] = None,
+    html_file: Annotated[
+        Path | None,
+        typer.Option("--html", help="Write a page: figures, and quality over bytes and speed."),
+    ] = None,
     json: JsonFlag = False,
     *,
     settings: Settings,
@@ -77,6 +82,8 @@ def command(
     """Measure; see HELP."""
     if png is not None:
         check_matplotlib()
+    if max_kl is not None and not max_kl < math.inf:
+        raise UsageError(f"--max-kl is {max_kl}, it must be a number of nats from 0", param="max_kl")
     options = engine_options(settings)
     order = TextOrder(
         windows=windows,
@@ -86,6 +93,7 @@ def command(
         source="" if text is None else text.name,
     )
     report = _measured(Side(model, options), against, order, settings)
+    forms = _remembered(report, options)
     if json:
         print_json(to_builtins(report))
     else:
@@ -93,11 +101,24 @@ def command(
     if png is not None:
         plot(report, png)
         note(f"wrote {png}")
-    if max_kl is not None and report.kl.mean > max_kl:
-        raise TooDifferent(
-            f"the mean KL divergence of {report.model} is {report.kl.mean:.5f} nats, at most {max_kl} are"
-            " allowed"
-        )
+    if html_file is not None:
+        html_file.write_text(html(report, forms), encoding="utf-8")
+        note(f"wrote {html_file}")
+    check(report, max_kl)
+
+
+def _remembered(report: QualityReport, options: EngineOptions) -> tuple[Measured, ...]:
+    """The forms that were measured of these weights on this machine, with this one; they are kept for
+    loading. A form of a reference that is not known by its weights is not."""
+    cache = options.cache_dir
+    if cache is None or not report.reference_fingerprint:
+        return (report.measured,)
+    record = read_cached(cache, report.fingerprint).with_measured(report.measured)
+    try:
+        write_cached(cache, report.fingerprint, record)
+    except OSError as error:
+        note(f"the figures are not kept for loading: {error.strerror} ({cache})")
+    return record.quality
 
 
 def _measured(side: Side, against: str | None, order: TextOrder, settings: Settings) -> QualityReport:
@@ -121,30 +142,9 @@ def _print(report: QualityReport, options: EngineOptions) -> None:
         f"{report.model} ({options.quantization}, keys and values {options.kv_cache_dtype}) against"
         f" {report.reference}: {report.tokens:,} tokens in {report.windows} windows, {report.source}"
     )
-    kl, ratio = report.kl, report.perplexity_ratio_interval
-    rows = [
-        ("KL mean", f"{kl.mean:.5f} nats", _span(kl.interval, ".5f")),
-        ("KL median", f"{kl.median:.5f} nats", ""),
-        ("KL 99.9 %", f"{kl.p999:.4f} nats", ""),
-        ("top-1 agrees", f"{report.top1:.2%}", _span(report.top1_interval, ".2%")),
-        ("perplexity", f"{report.perplexity:.4f}", _span(report.perplexity_interval, ".4f")),
-        ("reference's", f"{report.reference_perplexity:.4f}", ""),
-        ("ratio", f"{report.perplexity_ratio - 1:+.2%}", _span((ratio[0] - 1, ratio[1] - 1), "+.2%")),
-    ]
-    if report.greedy is not None:
-        part = report.greedy
-        whole = f"{part.same:.0%} the same to {part.tokens}"
-        rows.append(("greedy differs after", f"{part.median:g} tokens (median)", whole))
-    if report.bytes and report.reference_bytes:
-        share = f"{report.bytes / report.reference_bytes:.0%} of the reference's"
-        rows.append(("weights", size(report.bytes), share))
-    print_table(rows, header=("", "", "95 % INTERVAL"))
+    print_table(figures(report), header=("", "", "95 % INTERVAL"))
     print()
     contexts = [
         (f"{one.kl:.3f}", repr(one.token)[1:-1], repr(one.before)[1:-1][-60:]) for one in report.worst[:5]
     ]
     print_table(contexts, header=("KL", "TOKEN", "AFTER"))
-
-
-def _span(interval: tuple[float, float], form: str) -> str:
-    return f"{interval[0]:{form}} to {interval[1]:{form}}"

@@ -1,0 +1,85 @@
+"""What the commands that make a model smaller share: where they write, and the gate before it is in place."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from headrace.bench.quality.card import card_file
+from headrace.bench.quality.gate import Gate, gate
+from headrace.bench.quality.report import QualityReport
+from headrace.cli.terminal import note, print_table, progress_bar, status
+from headrace.errors import UsageError
+from headrace.loading.model_record import record_file
+
+
+def check_out(out: Path, *sources: Path, force: bool) -> None:
+    """UsageError where `out` may not be written: it exists, or is no model, or a source lies in it."""
+    if not out.exists():
+        return
+    if not force:
+        raise UsageError(f"{out} already exists: choose another name, or replace it with --force")
+    if out.is_dir() and not (out / "config.json").is_file() and any(out.iterdir()):
+        raise UsageError(f"{out} is a folder without a model: --force replaces models only")
+    if out.is_file() and out.suffix != ".gguf":
+        raise UsageError(f"{out} is no model: --force replaces models only")
+    for source in (*sources, Path.cwd()):
+        if source.resolve() == out.resolve() or out.resolve() in source.resolve().parents:
+            raise UsageError(f"{out} holds {source}, which is still needed: choose another name")
+
+
+@contextmanager
+def staged(out: Path) -> Generator[Path]:
+    """A path beside `out` to write the model to; it takes the place of `out` where all goes well, with its
+    record and card, else nothing is left."""
+    staging = out.with_name(f".{out.stem}.{os.getpid()}.staged{out.suffix if out.suffix == '.gguf' else ''}")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    sides = (record_file, card_file)
+    try:
+        yield staging
+        for side in sides if out.is_file() else ():
+            side(out).unlink(missing_ok=True)
+        if out.is_dir() and not out.is_symlink():
+            shutil.rmtree(out)
+        else:
+            out.unlink(missing_ok=True)
+        beside = [file(staging) for file in sides] if staging.is_file() else []
+        staging.replace(out)
+        for file in beside:
+            if file.is_file():
+                file.replace(out.with_name(out.name + file.name.removeprefix(staging.name)))
+    finally:
+        _remove(staging, *(file(staging) for file in sides))
+
+
+def _remove(*paths: Path) -> None:
+    for path in paths:
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def measured(written: Path, out: Path, made: Mapping[str, str], order: Gate) -> QualityReport | None:
+    """The gate, with what it does shown in a terminal."""
+    with status() as show, progress_bar("measuring", unit="windows") as progress:
+        return gate(written, out.name, made, order, show=show, progress=progress)
+
+
+def print_quality(report: QualityReport | None) -> None:
+    """What was lost, in a line."""
+    if report is None:
+        note("an encoder: its quality is not measured, since it predicts no next token")
+        return
+    row = (
+        f"{report.kl.mean:.5f}",
+        f"{report.kl.median:.5f}",
+        f"{report.kl.p999:.4f}",
+        f"{report.top1:.2%}",
+        f"{report.perplexity_ratio - 1:+.2%}",
+        f"{report.tokens:,}",
+    )
+    print_table([row], header=("KL MEAN", "MEDIAN", "99.9 %", "TOP-1", "PERPLEXITY", "TOKENS"))
