@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from headrace.bench.quality.card import card_file
-from headrace.bench.quality.gate import Gate, gate
+from headrace.bench.quality.gate import QualityGate, gate
 from headrace.bench.quality.report import QualityReport
 from headrace.cli.terminal import note, print_table, progress_bar, status
 from headrace.errors import UsageError
@@ -63,7 +63,7 @@ def _remove(*paths: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def measured(written: Path, out: Path, made: Mapping[str, str], order: Gate) -> QualityReport | None:
+def measured(written: Path, out: Path, made: Mapping[str, str], order: QualityGate) -> QualityReport | None:
     """The gate, with what it does shown in a terminal."""
     with status() as show, progress_bar("measuring", unit="windows") as progress:
         return gate(written, out.name, made, order, show=show, progress=progress)

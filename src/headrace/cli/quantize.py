@@ -10,7 +10,7 @@ import typer
 from msgspec import to_builtins
 from msgspec.structs import asdict, replace
 
-from headrace.bench.quality.gate import Gate
+from headrace.bench.quality.gate import QualityGate
 from headrace.bench.quality.own_text import TextOrder, own_text
 from headrace.cli.compression import check_out, measured, print_quality, staged
 from headrace.cli.fetching import fetch
@@ -94,7 +94,7 @@ def command(
         raise UsageError(f"--quantization {quantization} cannot be written to {kind}: use {', '.join(known)}")
     is_calibrated = _is_calibrated(method, calibrate, quantization.lower())
     text = None if calibrate is None else read_text(str(calibrate))
-    order = Gate(
+    order = QualityGate(
         reference=source,
         options=engine_options(settings),
         max_kl=max_kl,

@@ -50,7 +50,7 @@ class Form(Struct, frozen=True):
         return f"--quantization {self.quantization} --kv-cache-dtype {self.kv_cache_dtype}"
 
 
-class Measured(Struct, frozen=True, kw_only=True):
+class MeasuredForm(Struct, frozen=True, kw_only=True):
     """A form of a model against its reference, over `tokens` positions of a text from `source`. Bytes are
     those of the weights, `tokens_per_s` one stream's; 0 where they were not measured."""
 
@@ -82,14 +82,14 @@ class ModelRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     version: int = 1
     weight_bytes: int = 0
     made: dict[str, str] = {}
-    quality: tuple[Measured, ...] = ()
+    quality: tuple[MeasuredForm, ...] = ()
     kv: KvLayers | None = None
 
-    def measured(self, form: Form) -> Measured | None:
+    def measured(self, form: Form) -> MeasuredForm | None:
         """The form's figures."""
         return next((one for one in self.quality if one.form == form), None)
 
-    def with_measured(self, measured: Measured) -> ModelRecord:
+    def with_measured(self, measured: MeasuredForm) -> ModelRecord:
         """With new figures in the place of older ones of the same form."""
         others = tuple(one for one in self.quality if one.form != measured.form)
         return replace(self, quality=(measured, *others)[:_MAX_FORMS])

@@ -6,7 +6,7 @@ import logging
 
 from headrace.errors import QualityBelowBound
 from headrace.executors.native import is_coded
-from headrace.loading.model_record import Form, Measured, read_cached, read_record
+from headrace.loading.model_record import Form, MeasuredForm, read_cached, read_record
 from headrace.loading.options import EngineOptions
 from headrace.loading.planned_model import PlannedModel
 from headrace.weights.hub.bundled import bundled_weights
@@ -24,7 +24,7 @@ def form_of(prepared: PlannedModel, options: EngineOptions) -> Form:
     return Form(choice if choice in _LOSSY else "keep", kv if is_coded(kv) else "auto")
 
 
-def measured_of(prepared: PlannedModel, options: EngineOptions, form: Form) -> Measured | None:
+def measured_of(prepared: PlannedModel, options: EngineOptions, form: Form) -> MeasuredForm | None:
     """The figures of a form: the record's beside the files, else those of this machine. Where the files are
     themselves a rounded form of another model, figures against these files say too little."""
     own, fingerprint = read_record(prepared.folder), prepared.checkpoint.fingerprint

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from headrace.loading.model_record import Measured, ModelRecord
+from headrace.loading.model_record import MeasuredForm, ModelRecord
 
 _BEGIN, _END = "<!-- headrace: begin -->", "<!-- headrace: end -->"
 _SECTION = re.compile(f"{re.escape(_BEGIN)}.*?{re.escape(_END)}\n?", re.DOTALL)
@@ -35,7 +35,7 @@ def _section(record: ModelRecord) -> str:
     return "\n".join([*lines, _END])
 
 
-def _table(quality: tuple[Measured, ...]) -> list[str]:
+def _table(quality: tuple[MeasuredForm, ...]) -> list[str]:
     lines = [
         "| weights | keys, values | KL mean | median | 99.9 % | top-1 | perplexity | reference's | tokens |",
         "|---|---|---|---|---|---|---|---|---|",

@@ -24,7 +24,7 @@ SEED = 0
 _MIN_WINDOW = 16
 
 
-class Gate(Struct, frozen=True, kw_only=True):
+class QualityGate(Struct, frozen=True, kw_only=True):
     """What a model is measured against, and the bound that it must keep (None: none). The text is `text`'s,
     or what the reference writes."""
 
@@ -44,7 +44,7 @@ def gate(
     written: Path,
     name: str,
     made: Mapping[str, str],
-    order: Gate,
+    order: QualityGate,
     *,
     show: Callable[[str], None] = lambda text: None,
     progress: Progress = lambda done, total: None,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 
 from headrace.bench.quality.report import QualityReport
-from headrace.loading.model_record import Measured
+from headrace.loading.model_record import MeasuredForm
 
 _STYLE = """body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:60rem;padding:0 1rem;
 color-scheme:light dark}table{border-collapse:collapse;margin:1rem 0}td,th{padding:.25rem .8rem;
@@ -17,7 +17,7 @@ _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP, _RIGHT = 400, 280, 60, 40, 16, 100
 Point = tuple[float, float, str, bool]
 
 
-def html(report: QualityReport, forms: Sequence[Measured]) -> str:
+def html(report: QualityReport, forms: Sequence[MeasuredForm]) -> str:
     """`forms` are all that were measured of the same weights, the report's too. Every text is escaped."""
     title = f"{report.model} against {report.reference}"
     points = [

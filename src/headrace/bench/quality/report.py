@@ -9,7 +9,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from headrace.bench.quality.comparison import DistributionScores, joined
-from headrace.loading.model_record import Form, KlFigures, Measured
+from headrace.loading.model_record import Form, KlFigures, MeasuredForm
 
 RESAMPLES = 1000
 CONFIDENCE = 0.95
@@ -78,9 +78,9 @@ class QualityReport(Struct, frozen=True, kw_only=True):
     reference_tokens_per_s: float
 
     @property
-    def measured(self) -> Measured:
+    def measured(self) -> MeasuredForm:
         """What is kept of it."""
-        return Measured(
+        return MeasuredForm(
             kl=KlFigures(self.kl.mean, self.kl.median, self.kl.p999),
             top1=self.top1,
             perplexity=self.perplexity,

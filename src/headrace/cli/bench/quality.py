@@ -24,7 +24,7 @@ from headrace.cli.terminal import JsonFlag, note, print_json, print_table, progr
 from headrace.cli.text_input import read_text
 from headrace.config.settings import Settings
 from headrace.errors import UsageError
-from headrace.loading.model_record import Measured, read_cached, write_cached
+from headrace.loading.model_record import MeasuredForm, read_cached, write_cached
 from headrace.loading.options import EngineOptions, engine_options
 
 HELP = """Measure what a smaller or faster form of a model costs in quality, against a reference.
@@ -107,7 +107,7 @@ def command(
     check(report, max_kl)
 
 
-def _remembered(report: QualityReport, options: EngineOptions) -> tuple[Measured, ...]:
+def _remembered(report: QualityReport, options: EngineOptions) -> tuple[MeasuredForm, ...]:
     """The forms that were measured of these weights on this machine, with this one; they are kept for
     loading. A form of a reference that is not known by its weights is not."""
     cache = options.cache_dir
