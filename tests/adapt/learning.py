@@ -43,7 +43,7 @@ def learning_server(
     folder: Path, answer: Callable[[str], str], *models: Any, remote: Any = None, **adapt: Any
 ) -> Iterator[tuple[Running, FakeProvider, ExampleStore]]:
     """The server, its provider (model `large`), and what is collected; `models` are served, too."""
-    keys = {"api_key": adapt.pop("api_key")} if "api_key" in adapt else {}
+    keys = {name: adapt.pop(name) for name in ("api_key", "admin_api_key") if name in adapt}
     table = {"enabled": True, "keys": ["*"], "detector": "patterns", **adapt}
     with ExitStack() as stack:
         provider = stack.enter_context(running_provider(knows(answer)))

@@ -15,6 +15,7 @@ from headrace.adapt.ladder import gate_name, task_examples
 from headrace.adapt.promotion import roll_back
 from headrace.adapt.registry import Registry
 from headrace.adapt.schema import open_adapt
+from headrace.adapt.served_actions import ServedActions
 from headrace.adapt.serving import Promotion, Promotions, StudentHandler, embedded
 from headrace.adapt.shadow import judge, prospects
 from headrace.adapt.students import Student
@@ -50,6 +51,7 @@ class Adapting:
         self.database = open_adapt(store)
         self._store, self._registry = ExampleStore(self.database), Registry(self.database)
         self._background = runner.urgent(BATCH_PRIORITY)
+        self.actions = ServedActions(self._store, settings, gates, self._background)
         self.collector = Collector(self._store, settings, self._background, self._stored)
         self._promotions = Promotions(settings, self.collector, runner)
         self._handler: TrafficHandler | None = None
@@ -178,4 +180,5 @@ class Adapting:
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
+        self.actions.close()
         await asyncio.to_thread(self.database.close)

@@ -196,6 +196,8 @@ _TABLE: Sequence[tuple[str, str, Scope]] = (
     ("GET", "/v1/organization/.+", "admin"),
     ("GET", "/v1/probes", "admin"),
     ("POST", "/v1/routes/score", "admin"),
+    ("GET", "/v1/adapt/.+", "admin"),
+    ("POST", "/v1/adapt/.+", "admin"),
     ("POST", "/api/(create|copy)", "alias"),
     ("DELETE", "/api/delete", "alias"),  # a model of the hub needs admin: only its handler knows which it is
 )

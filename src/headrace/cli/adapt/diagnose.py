@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated
 
 import msgspec
 import typer
 
 from headrace.adapt.diagnosis import Diagnosis, diagnose
-from headrace.adapt.examples import ExampleStore
-from headrace.adapt.schema import open_adapt
+from headrace.cli.adapt.opened import opened_task
 from headrace.cli.flags import takes_settings
-from headrace.cli.load_progress import loaded
 from headrace.cli.terminal import JsonFlag, print_json, print_table
-from headrace.config.adapt_settings import read_adapt
 from headrace.config.settings import MODEL_SETTINGS, Settings
 
 HELP = """Show what a task costs, how often it goes wrong, and how much of it a student could answer.
@@ -33,14 +29,8 @@ def command(
     settings: Settings,
 ) -> None:
     """Print it; see HELP."""
-    adapt, database = read_adapt(settings.adapt), open_adapt(settings.store_file)
-    try:
-        store = ExampleStore(database)
-        wanted = store.task(task)
-        with loaded(adapt.encoder, settings) as llm:
-            found = diagnose(store, wanted, adapt, partial(llm.embed, truncate=True))
-    finally:
-        database.close()
+    with opened_task(task, settings) as opened:
+        found = diagnose(opened.store, opened.task, opened.adapt, opened.embed)
     print_json(msgspec.to_builtins(found)) if json else _print(found)
 
 

@@ -9,8 +9,7 @@ from typing import Annotated
 
 import typer
 
-from headrace.adapt.examples import ExampleStore
-from headrace.adapt.schema import open_adapt
+from headrace.cli.adapt.opened import opened_store
 from headrace.cli.flags import takes_settings
 from headrace.config.settings import Settings
 from headrace.errors import UsageError
@@ -33,11 +32,8 @@ def command(
     settings: Settings,
 ) -> None:
     """Write them; see HELP."""
-    database = open_adapt(settings.store_file)
-    try:
-        lines = ExampleStore(database).export(key)
-    finally:
-        database.close()
+    with opened_store(settings) as store:
+        lines = store.export(key)
     text = "".join(json_module.dumps(one, ensure_ascii=False) + "\n" for one in lines)
     if file is None:
         print(text, end="")

@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from headrace.adapt.examples import ExampleStore
-from headrace.adapt.schema import open_adapt
+from headrace.cli.adapt.opened import opened_store
 from headrace.cli.flags import takes_settings
 from headrace.cli.terminal import JsonFlag, print_json
 from headrace.config.settings import Settings
@@ -35,9 +34,6 @@ def command(
     """Delete it; see HELP."""
     if (key is not None) + (reply is not None) + everything != 1:
         raise UsageError("forget takes one of --key NAME, --reply ID and --all")
-    database = open_adapt(settings.store_file)
-    try:
-        gone = ExampleStore(database).forget(key, reply)
-    finally:
-        database.close()
+    with opened_store(settings) as store:
+        gone = store.forget(key, reply)
     print_json({"forgotten": gone}) if json else print(f"{gone:,} examples are deleted")

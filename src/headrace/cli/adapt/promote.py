@@ -6,15 +6,14 @@ from typing import Annotated
 
 import typer
 
-from headrace.adapt.examples import ExampleStore
-from headrace.adapt.promotion import AUDIT, SHARE, incumbent_of, promote
+from headrace.adapt.actions import PromotionTerms, plain, promote_student
+from headrace.adapt.promotion import AUDIT, SHARE
 from headrace.adapt.registry import person
-from headrace.adapt.schema import open_adapt
+from headrace.cli.adapt.opened import opened_store
 from headrace.cli.flags import takes_settings
 from headrace.cli.terminal import JsonFlag, print_json
 from headrace.config.settings import Settings
 from headrace.config.sources import model_entries
-from headrace.errors import UsageError
 from headrace.gateway.gate import GateStore
 from headrace.gateway.routes import read_routes
 from headrace.providers.target import read_providers
@@ -50,30 +49,17 @@ def command(
     settings: Settings,
 ) -> None:
     """Promote it; see HELP."""
-    database, main = open_adapt(settings.store_file), Database(settings.store_file)
+    routes = read_routes(model_entries(), read_providers(settings.providers))
+    how = PromotionTerms(share=share, audit=audit, accepts_slices=accept_slices)
+    main = Database(settings.store_file)
     try:
-        store = ExampleStore(database)
-        wanted = store.task(task)
-        model = incumbent_of(store, wanted.id)
-        routes = {one.name: one for one in read_routes(model_entries(), read_providers(settings.providers))}
-        names = {name: one for one in routes.values() for name in (one.name, *one.settings.aliases)}
-        if model not in names:
-            raise UsageError(
-                f"requests of task {wanted.id} name {model!r}, which is no remote model of [models]: "
-                'give it an entry, such as targets = ["…"], so that a student can be put before it'
-            )
-        found = promote(
-            *(store, GateStore(main), wanted.id, names[model], person()),
-            share=share,
-            audit=audit,
-            accepts_slices=accept_slices,
-        )
+        with opened_store(settings) as store:
+            found = promote_student(store, GateStore(main), task, routes, person(), how)
     finally:
-        database.close()
         main.close()
     if json:
-        print_json({"task": wanted.id, "student": found.id, "route": found.route, "share": found.share})
-    else:
-        whose = f"of the requests of task {wanted.id} to {found.route}"
-        print(f"student {found.id} answers {found.share:.0%} {whose}")
-        print(f"take it back: headrace adapt rollback {wanted.id}")
+        print_json(plain(found))
+        return
+    whose = f"of the requests of task {found.task} to {found.route}"
+    print(f"student {found.student} answers {found.share:.0%} {whose}")
+    print(f"take it back: headrace adapt rollback {found.task}")

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import msgspec
 import typer
 
-from headrace.adapt.examples import ExampleStore
-from headrace.adapt.promotion import roll_back
-from headrace.adapt.registry import Registry, person
-from headrace.adapt.schema import open_adapt
+from headrace.adapt.actions import plain, roll_back_student
+from headrace.adapt.registry import person
+from headrace.cli.adapt.opened import opened_store
 from headrace.cli.flags import takes_settings
 from headrace.cli.terminal import JsonFlag, print_json
 from headrace.config.settings import Settings
-from headrace.errors import UsageError
 
 HELP = """Let the promoted student of a task answer no more, at once; all decisions about it are listed.
 
@@ -32,19 +29,11 @@ def command(
     settings: Settings,
 ) -> None:
     """Roll it back; see HELP."""
-    database = open_adapt(settings.store_file)
-    try:
-        store = ExampleStore(database)
-        wanted = store.task(task)
-        found = roll_back(store, wanted.id, person())
-        record = Registry(database).decisions(wanted.id)
-    finally:
-        database.close()
-    if found is None:
-        raise UsageError(f"task {wanted.id} has no promoted student")
+    with opened_store(settings) as store:
+        found = roll_back_student(store, task, person())
     if json:
-        print_json({"student": found.id, "decisions": msgspec.to_builtins(record)})
+        print_json(plain(found))
         return
-    print(f"student {found.id} of task {wanted.id} is rolled back")
-    for one in record:
+    print(f"student {found.student} is rolled back")
+    for one in found.decisions:
         print(f"{one.what} by {one.who}: {one.detail}")

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated
 
-import msgspec
 import typer
 
-from headrace.adapt.examples import ExampleStore
-from headrace.adapt.promotion import start_shadow
-from headrace.adapt.schema import open_adapt
-from headrace.adapt.shadow import catch_up, prospects
+from headrace.adapt.actions import plain, shadow
+from headrace.adapt.registry import person
+from headrace.cli.adapt.opened import opened_task
 from headrace.cli.flags import takes_settings
-from headrace.cli.load_progress import loaded
 from headrace.cli.terminal import JsonFlag, print_json
-from headrace.config.adapt_settings import read_adapt
 from headrace.config.settings import MODEL_SETTINGS, Settings
 
 HELP = """Judge the student of a task by every request that came since it was made, and by all that follow.
@@ -36,17 +31,11 @@ def command(
     settings: Settings,
 ) -> None:
     """Judge it; see HELP."""
-    adapt, database = read_adapt(settings.adapt), open_adapt(settings.store_file)
-    try:
-        store = ExampleStore(database)
-        wanted = store.task(task)
-        student = start_shadow(store, wanted.id)
-        with loaded(adapt.encoder, settings) as llm:
-            said = catch_up(store, student, partial(llm.embed, truncate=True))
-        found = [one for one in prospects(store) if one.student == student.id]
-    finally:
-        database.close()
+    with opened_task(task, settings) as opened:
+        found = shadow(opened.store, opened.task.id, opened.embed, person())
     if json:
-        print_json({"standing": said, "prospect": msgspec.to_builtins(found[0]) if found else None})
+        print_json(plain(found))
+    elif found.prospect is not None:
+        print(found.prospect.line)
     else:
-        print(found[0].line if found else f"student {student.id} is worse than the margin allows")
+        print(f"the student of task {opened.task.id} is worse than the margin allows")

@@ -8,9 +8,10 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from headrace.adapt import actions
 from headrace.adapt.examples import ExampleStore
-from headrace.adapt.schema import open_adapt
 from headrace.adapt.tasks import TaskView, find_groups, task_views
+from headrace.cli.adapt.opened import opened_store
 from headrace.cli.flags import takes_settings
 from headrace.cli.load_progress import loaded
 from headrace.cli.terminal import JsonFlag, print_json, print_table, status
@@ -47,20 +48,15 @@ def command(
     """List them; see HELP."""
     if task and rename:
         raise UsageError("tasks takes TASK or --rename, not both")
-    database = open_adapt(settings.store_file)
-    store = ExampleStore(database)
-    try:
+    with opened_store(settings) as store:
         if rename:
-            found = store.task(rename[0])
-            store.rename(found.id, rename[1])
-        elif database.exists:
+            actions.rename(store, *rename)
+        elif store.database.exists:
             _find(store, settings)
         views = task_views(store)
         if task:
             wanted = store.task(task).id
             views = [one for one in views if one.id == wanted]
-    finally:
-        database.close()
     _show(views, json, with_groups=task is not None)
 
 

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import os
-from functools import partial
 from typing import Annotated
 
-import msgspec
 import typer
 
-from headrace.adapt.examples import ExampleStore
-from headrace.adapt.schema import open_adapt
+from headrace.adapt.actions import Trained, plain
 from headrace.adapt.training import train
+from headrace.cli.adapt.opened import opened_task
 from headrace.cli.flags import takes_settings
-from headrace.cli.load_progress import loaded
 from headrace.cli.terminal import JsonFlag, print_json, status
-from headrace.config.adapt_settings import read_adapt
 from headrace.config.settings import MODEL_SETTINGS, Settings
 
 HELP = """Make a student of a task: of all kinds that can be certified the one that may answer most.
@@ -40,16 +36,11 @@ def command(
 ) -> None:
     """Make it; see HELP."""
     os.nice(NICE)
-    adapt, database = read_adapt(settings.adapt), open_adapt(settings.store_file)
-    try:
-        store = ExampleStore(database)
-        wanted = store.task(task)
-        with status() as shown, loaded(adapt.encoder, settings) as llm:
-            name, card = train(store, wanted.id, adapt, partial(llm.embed, truncate=True), shown)
-    finally:
-        database.close()
+    with status() as shown, opened_task(task, settings) as opened:
+        wanted = opened.task
+        name, card = train(opened.store, wanted.id, opened.adapt, opened.embed, shown)
     if json:
-        print_json({"student": name, "task": wanted.id, "card": msgspec.to_builtins(card)})
+        print_json(plain(Trained(student=name, task=wanted.id, card=card)))
         return
     print(
         f"student {name} of task {wanted.id}: {card.rung}, from {card.lessons:,} examples with "

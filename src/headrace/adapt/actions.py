@@ -1,0 +1,150 @@
+"""What the commands of `headrace adapt` and the endpoints /v1/adapt/* do, and what both answer with.
+
+Every call reads and writes the file, and may compute: not for the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from msgspec import Struct
+
+from headrace.adapt.evidence import Standing
+from headrace.adapt.examples import ExampleStore
+from headrace.adapt.promotion import AUDIT, SHARE, incumbent_of, promote, roll_back, start_shadow
+from headrace.adapt.registry import Card, Decision, Registry
+from headrace.adapt.shadow import Prospect, catch_up, prospects
+from headrace.adapt.tasks import Embed
+from headrace.config.adapt_settings import AdaptSettings
+from headrace.errors import InvalidRequest
+from headrace.gateway.gate import GateStore
+from headrace.gateway.routes import Route
+
+MAX_NAME = 200
+"""Characters of a task's name."""
+
+
+class AdaptStatus(Struct, frozen=True, kw_only=True):
+    """What is collected, what was not kept, and what could be saved."""
+
+    enabled: bool
+    keys: list[str]
+    tasks: int
+    examples: int
+    usd: float
+    dropped: Mapping[str, int]
+    students: list[Prospect]
+
+
+class Shadowed(Struct, frozen=True, kw_only=True):
+    """How a student stands; no prospect where it is worse than the margin allows."""
+
+    standing: Standing
+    prospect: Prospect | None
+
+
+class Trained(Struct, frozen=True, kw_only=True):
+    """A student that was made."""
+
+    student: str
+    task: str
+    card: Card
+
+
+class Promoted(Struct, frozen=True, kw_only=True):
+    """A student answers a part of the requests of a task to a route."""
+
+    task: str
+    student: str
+    route: str
+    share: float
+
+
+class RolledBack(Struct, frozen=True, kw_only=True):
+    """The student that answers no more, and all decisions about students of its task."""
+
+    student: str
+    decisions: list[Decision]
+
+
+class PromotionTerms(Struct, frozen=True, kw_only=True):
+    """How a student is let in: the part of the requests that it gets at first, the part of its answers that
+    is checked, and whether groups of questions in which it is much worse are all right."""
+
+    share: float = SHARE
+    audit: float = AUDIT
+    accepts_slices: bool = False
+
+
+def status_of(store: ExampleStore, settings: AdaptSettings) -> AdaptStatus:
+    """See `headrace adapt status`."""
+    exists = store.database.exists
+    tasks = store.tasks()
+    return AdaptStatus(
+        enabled=settings.enabled,
+        keys=list(settings.keys),
+        tasks=len(tasks),
+        examples=sum(one.examples for one in tasks),
+        usd=sum(one.nano_usd for one in tasks) / 1e9,
+        dropped=dict(store.dropped()) if exists else {},
+        students=prospects(store) if exists else [],
+    )
+
+
+def rename(store: ExampleStore, task: str, name: str) -> None:
+    """Give a task a name that stays. InvalidRequest where it is none, or another task's."""
+    wanted, shown = store.task(task), " ".join(name.split())
+    if not shown or len(shown) > MAX_NAME or not shown.isprintable():
+        raise InvalidRequest(
+            f"a task's name has 1 to {MAX_NAME} characters that can be printed, this one has {len(shown):,}",
+            param="name",
+        )
+    other = next((one for one in store.tasks() if one.id != wanted.id and shown in (one.id, one.name)), None)
+    if other is not None:
+        raise InvalidRequest(f"task {other.id} is named {shown!r} already: choose another name", param="name")
+    store.rename(wanted.id, shown)
+
+
+def shadow(store: ExampleStore, task: str, embed: Embed, who: str) -> Shadowed:
+    """See `headrace adapt shadow`."""
+    student = start_shadow(store, store.task(task).id, who)
+    said = catch_up(store, student, embed)
+    found = [one for one in prospects(store) if one.student == student.id]
+    return Shadowed(standing=said, prospect=found[0] if found else None)
+
+
+def promote_student(
+    store: ExampleStore, gates: GateStore, task: str, routes: Sequence[Route], who: str, how: PromotionTerms
+) -> Promoted:
+    """See `headrace adapt promote`; `routes` are the remote models that there are."""
+    wanted = store.task(task)
+    model = incumbent_of(store, wanted.id)
+    names = {name: one for one in routes for name in (one.name, *one.settings.aliases)}
+    if model not in names:
+        raise InvalidRequest(
+            f"requests of task {wanted.id} name {model!r}, which is no remote model of [models]: "
+            'give it an entry, such as targets = ["…"], so that a student can be put before it',
+            param="task",
+        )
+    found = promote(
+        *(store, gates, wanted.id, names[model], who),
+        share=how.share,
+        audit=how.audit,
+        accepts_slices=how.accepts_slices,
+    )
+    return Promoted(task=wanted.id, student=found.id, route=found.route, share=found.share)
+
+
+def roll_back_student(store: ExampleStore, task: str, who: str) -> RolledBack:
+    """See `headrace adapt rollback`."""
+    wanted = store.task(task)
+    found = roll_back(store, wanted.id, who)
+    if found is None:
+        raise InvalidRequest(f"task {wanted.id} has no promoted student", param="task")
+    return RolledBack(student=found.id, decisions=Registry(store.database).decisions(wanted.id))
+
+
+def plain(found: Struct | Sequence[Struct]) -> object:
+    """As JSON has it."""
+    return msgspec.to_builtins(found)

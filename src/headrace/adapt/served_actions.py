@@ -1,0 +1,128 @@
+"""The actions of the adaptive loop within a server: in threads of their own, with its encoder."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from msgspec import Struct
+
+from headrace.adapt import actions
+from headrace.adapt.diagnosis import diagnose
+from headrace.adapt.examples import ExampleStore
+from headrace.adapt.kmeans import Floats
+from headrace.adapt.serving import embedded
+from headrace.adapt.tasks import Embed, TaskView, find_groups, task_views
+from headrace.adapt.training import train
+from headrace.config.adapt_settings import AdaptSettings
+from headrace.engine.turns import BATCH_PRIORITY
+from headrace.gateway.gate import GateStore
+from headrace.gateway.routes import Route
+from headrace.inference.accounts import Account
+from headrace.inference.call_context import CallContext, new_request_id
+from headrace.inference.model_runner import ModelRunner
+from headrace.storage.keys import KeyLimits
+
+T = TypeVar("T")
+
+
+class ServedActions:
+    """Lives on the event loop; `close` it there. One action that computes runs at a time."""
+
+    def __init__(
+        self, store: ExampleStore, settings: AdaptSettings, gates: GateStore, runner: ModelRunner
+    ) -> None:
+        """`runner` computes in the background, after requests of clients."""
+        self._store, self._settings, self._gates, self._runner = store, settings, gates, runner
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="headrace-adapt")
+        self._computing = asyncio.Lock()
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    async def _compute(self, work: Callable[[Embed], T]) -> T:
+        loop = asyncio.get_running_loop()
+
+        def embed(texts: Sequence[str]) -> Floats:
+            return asyncio.run_coroutine_threadsafe(self._vectors(texts), loop).result()
+
+        async with self._computing:
+            return await self._run(lambda: work(embed))
+
+    async def _vectors(self, texts: Sequence[str]) -> Floats:
+        call = CallContext(request_id=new_request_id(), account=Account("", KeyLimits()), background=True)
+        return await embedded(self._runner, self._settings.encoder, texts, call, BATCH_PRIORITY)
+
+    async def status(self) -> Struct:
+        """See `headrace adapt status`."""
+        return await self._run(lambda: actions.status_of(self._store, self._settings))
+
+    async def tasks(self) -> list[TaskView]:
+        """The tasks with the groups that were found last."""
+        return await self._run(lambda: task_views(self._store))
+
+    async def find_tasks(self) -> list[TaskView]:
+        """The tasks, after their groups were found anew."""
+
+        def found(embed: Embed) -> list[TaskView]:
+            if self._store.database.exists:
+                find_groups(self._store, self._settings.encoder, embed)
+            return task_views(self._store)
+
+        return await self._compute(found)
+
+    async def rename(self, task: str, name: str) -> list[TaskView]:
+        """Give a task a name; it as it is then."""
+
+        def renamed() -> list[TaskView]:
+            wanted = self._store.task(task).id
+            actions.rename(self._store, wanted, name)
+            return [one for one in task_views(self._store) if one.id == wanted]
+
+        return await self._run(renamed)
+
+    async def diagnose(self, task: str) -> Struct:
+        """See `headrace adapt diagnose`."""
+        store, settings = self._store, self._settings
+        return await self._compute(lambda embed: diagnose(store, store.task(task), settings, embed))
+
+    async def train(self, task: str) -> Struct:
+        """See `headrace adapt train`."""
+        store, settings = self._store, self._settings
+
+        def trained(embed: Embed) -> Struct:
+            wanted = store.task(task).id
+            name, card = train(store, wanted, settings, embed)
+            return actions.Trained(student=name, task=wanted, card=card)
+
+        return await self._compute(trained)
+
+    async def shadow(self, task: str, who: str) -> Struct:
+        """See `headrace adapt shadow`."""
+        return await self._compute(lambda embed: actions.shadow(self._store, task, embed, who))
+
+    async def promote(
+        self, task: str, routes: Sequence[Route], who: str, how: actions.PromotionTerms
+    ) -> Struct:
+        """See `headrace adapt promote`."""
+        return await self._run(
+            lambda: actions.promote_student(self._store, self._gates, task, routes, who, how)
+        )
+
+    async def rollback(self, task: str, who: str) -> Struct:
+        """See `headrace adapt rollback`."""
+        return await self._run(lambda: actions.roll_back_student(self._store, task, who))
+
+    async def export(self, key: str | None) -> list[dict[str, object]]:
+        """See `headrace adapt export`."""
+        return await self._run(lambda: self._store.export(key))
+
+    async def forget(self, key: str | None, reply: str | None) -> int:
+        """See `headrace adapt forget`; with neither all is deleted."""
+        return await self._run(lambda: self._store.forget(key, reply))
+
+    def close(self) -> None:
+        """Take no more actions."""
+        self._threads.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,173 @@
+"""/v1/adapt/*: what `headrace adapt` does, of a running server, for keys with the scope admin.
+
+A server without keys answers them to clients of its own machine only."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Raw, Struct
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from headrace.api.adapt.replies import (
+    DiagnoseReply,
+    ExportQuery,
+    FindBody,
+    ForgetBody,
+    ForgetReply,
+    PromoteBody,
+    PromoteReply,
+    RenameBody,
+    RollbackReply,
+    ShadowReply,
+    StatusReply,
+    TaskBody,
+    TasksReply,
+    TrainReply,
+)
+from headrace.api.http.body import read_checked
+from headrace.api.http.call_context import call_of
+from headrace.api.http.endpoint import Content, Endpoint
+from headrace.api.http.errors import Forbidden, json_response
+from headrace.api.http.generation import done
+from headrace.api.http.query import read_query
+from headrace.api.service import get_service
+from headrace.config.extras import extra_module
+from headrace.errors import InvalidRequest, NotEnabled
+
+if TYPE_CHECKING:
+    from headrace.adapt.served_actions import ServedActions
+
+EXTRA = "gateway"
+LINES = "application/x-ndjson"
+OFF = {501: "The table [adapt] is not enabled."}
+
+
+def _actions(http: HttpRequest) -> ServedActions:
+    """Those of the server. NotEnabled without the table [adapt]; Forbidden for a client elsewhere where there
+    are no keys: what users have said is no open reading."""
+    service = get_service(http)
+    if not service.keys.required and not _is_of_this_machine(http):
+        raise Forbidden(
+            "the server has no keys: /v1/adapt/* is answered to clients of its own machine only; make a key "
+            "with `headrace keys add NAME --scope admin`"
+        )
+    if service.adapting is None:
+        raise NotEnabled("nothing is collected here: enable it with the table [adapt] of headrace.toml")
+    return service.adapting.actions
+
+
+def _is_of_this_machine(http: HttpRequest) -> bool:
+    """A client over a socket of the file system has no address."""
+    if http.client is None or not http.client.host:
+        return True
+    try:
+        return ip_address(http.client.host).is_loopback
+    except ValueError:
+        return False
+
+
+def _who(http: HttpRequest) -> str:
+    """Who decides, for the record."""
+    name = call_of(http).account.name
+    return f"{name} over HTTP" if name else "a client without a key over HTTP"
+
+
+async def _answered(http: HttpRequest, work: Coroutine[Any, Any, Struct]) -> Response:
+    return json_response(Raw(msgspec.json.encode(await done(http, work))))
+
+
+@Endpoint("GET", "/v1/adapt/status", reply=StatusReply, errors=OFF)
+async def status(http: HttpRequest) -> Response:
+    """What is collected, and how students stand."""
+    return await _answered(http, _actions(http).status())
+
+
+@Endpoint("GET", "/v1/adapt/tasks", reply=TasksReply, errors=OFF)
+async def tasks(http: HttpRequest) -> Response:
+    """The tasks in the traffic, with the groups that were found last."""
+    found = await done(http, _actions(http).tasks())
+    return json_response(Raw(msgspec.json.encode({"object": "list", "data": found})))
+
+
+@Endpoint("POST", "/v1/adapt/tasks", body=FindBody, reply=TasksReply, errors=OFF)
+async def find_tasks(http: HttpRequest) -> Response:
+    """Find the groups of all tasks anew."""
+    await read_checked(FindBody, http)
+    found = await done(http, _actions(http).find_tasks())
+    return json_response(Raw(msgspec.json.encode({"object": "list", "data": found})))
+
+
+@Endpoint("POST", "/v1/adapt/rename", body=RenameBody, reply=TasksReply, errors=OFF)
+async def rename(http: HttpRequest) -> Response:
+    """Give a task a name that stays."""
+    body = await read_checked(RenameBody, http)
+    found = await done(http, _actions(http).rename(body.task, body.name))
+    return json_response(Raw(msgspec.json.encode({"object": "list", "data": found})))
+
+
+@Endpoint("POST", "/v1/adapt/diagnose", body=TaskBody, reply=DiagnoseReply, errors=OFF)
+async def diagnose(http: HttpRequest) -> Response:
+    """What a task costs, where it goes wrong, and what a student could answer."""
+    body = await read_checked(TaskBody, http)
+    return await _answered(http, _actions(http).diagnose(body.task))
+
+
+@Endpoint("POST", "/v1/adapt/train", body=TaskBody, reply=TrainReply, errors=OFF)
+async def train(http: HttpRequest) -> Response:
+    """Make the best student of a task."""
+    body = await read_checked(TaskBody, http)
+    return await _answered(http, _actions(http).train(body.task))
+
+
+@Endpoint("POST", "/v1/adapt/shadow", body=TaskBody, reply=ShadowReply, errors=OFF)
+async def shadow(http: HttpRequest) -> Response:
+    """Judge a student beside what answers today."""
+    body = await read_checked(TaskBody, http)
+    return await _answered(http, _actions(http).shadow(body.task, _who(http)))
+
+
+@Endpoint("POST", "/v1/adapt/promote", body=PromoteBody, reply=PromoteReply, errors=OFF)
+async def promote(http: HttpRequest) -> Response:
+    """Let a student that is ready answer."""
+    body, service = await read_checked(PromoteBody, http), get_service(http)
+    wanted = _actions(http)
+    how = extra_module(EXTRA, "headrace.adapt.actions").PromotionTerms(
+        share=body.share, audit=body.audit, accepts_slices=body.accept_slices
+    )
+    return await _answered(http, wanted.promote(body.task, service.remote.routes, _who(http), how))
+
+
+@Endpoint("POST", "/v1/adapt/rollback", body=TaskBody, reply=RollbackReply, errors=OFF)
+async def rollback(http: HttpRequest) -> Response:
+    """Let the large model answer again, at once."""
+    body = await read_checked(TaskBody, http)
+    return await _answered(http, _actions(http).rollback(body.task, _who(http)))
+
+
+@Endpoint(
+    "GET",
+    "/v1/adapt/export",
+    query=ExportQuery,
+    content=(Content(LINES, {"type": "string", "description": "A line of JSON for each example."}),),
+    errors=OFF,
+)
+async def export(http: HttpRequest) -> Response:
+    """All that is kept, of one key or of all: a line of JSON for each example."""
+    query = read_query(ExportQuery, http)
+    lines = await done(http, _actions(http).export(query.key))
+    text = b"".join(msgspec.json.encode(one) + b"\n" for one in lines)
+    return Response(text, media_type=LINES)
+
+
+@Endpoint("POST", "/v1/adapt/forget", body=ForgetBody, reply=ForgetReply, errors=OFF)
+async def forget(http: HttpRequest) -> Response:
+    """Delete what is kept: of a key, of one reply, or all; what was learned from it goes, too."""
+    body = await read_checked(ForgetBody, http)
+    if (body.key is not None) + (body.reply is not None) + body.all != 1:
+        raise InvalidRequest("forget takes one of key, reply and all", param="key")
+    return json_response(ForgetReply(await done(http, _actions(http).forget(body.key, body.reply))))
