@@ -20,7 +20,7 @@ CHECKS = (
     "response_schema_conformance,negative_data_rejection"
 )
 
-EXAMPLES = os.environ.get("TEST_API_EXAMPLES", "50")  # of each operation; 500 by `make nightly`
+EXAMPLES = os.environ.get("TEST_API_EXAMPLES", "20")  # of each operation; 500 by `make nightly`
 
 
 @pytest.fixture(scope="module")
