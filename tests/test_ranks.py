@@ -40,6 +40,7 @@ RANKS = {
     "economy": 12,
     "adapt": 13,
     "cluster": 13,
+    "evals": 14,
     "data": 13,  # models answer functions of SQL, with prices
     "bench": 10,
     "flight": 14,  # calls the endpoints of api without importing it

@@ -5,7 +5,6 @@ Form: https://spiceai.org/docs/reference/spicepod
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, cast
@@ -13,9 +12,9 @@ from typing import Any, cast
 from msgspec import Struct
 
 from headrace.config.toml_text import toml_key, toml_tables
+from headrace.config.yaml_text import read_yaml
 from headrace.errors import UsageError
 
-_yaml: Any = importlib.import_module("yaml")  # it has no types
 MAX_BYTES = 1 << 20
 MAX_PARTS = 10_000
 VERSIONS = ("v1beta1", "v1", "v2")
@@ -61,21 +60,8 @@ def read_spicepod(data: bytes, without: Collection[str] = ()) -> ImportedPod:
 
 
 def _loaded(data: bytes) -> Mapping[str, object]:
-    """The document; UsageError with the place for what is none, or has aliases, which may stand for more
-    than memory holds."""
-    try:
-        for count, event in enumerate(_yaml.parse(data, Loader=_yaml.SafeLoader)):
-            if isinstance(event, _yaml.AliasEvent) or count >= MAX_PARTS:
-                what = "has aliases" if count < MAX_PARTS else f"has more than {MAX_PARTS:,} parts"
-                raise UsageError(f"the spicepod {what}: write it without")
-        found: object = _yaml.safe_load(data)
-    except (_yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
-        raise UsageError(f"the spicepod is no YAML: {error}") from None
-    except RecursionError:
-        raise UsageError("the spicepod is nested too deeply") from None
-    if not isinstance(found, dict):
-        raise UsageError("the spicepod is no mapping of fields")
-    return cast("Mapping[str, object]", found)
+    """The document; UsageError for what is none."""
+    return read_yaml(data, "the spicepod", MAX_PARTS)
 
 
 class _Problems:
