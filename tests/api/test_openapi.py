@@ -66,7 +66,8 @@ def test_every_route_is_described(served: Running) -> None:
             assert operation["description"], path
             statuses = set(operation["responses"])
             overloaded = "529" if path.startswith("/v1/messages") else "503"
-            assert {"200", "400", "403", "500", overloaded} <= statuses and "422" not in statuses, path
+            assert {"200", "400", "403", "500", overloaded} <= statuses, path
+            assert ("422" in statuses) == (method == "post"), path
             assert ("401" in statuses) == (path not in ("/health", "/ready"))
             if method == "post":
                 assert {"404", "408", "413", "429"} <= statuses
@@ -74,6 +75,16 @@ def test_every_route_is_described(served: Running) -> None:
     for name in re.findall(r"#/components/schemas/([\w.]+)", text):
         assert name in document["components"]["schemas"]
     assert "/tmp" not in text and "/root" not in text
+
+
+def test_requests_may_have_an_idempotency_key(served: Running) -> None:
+    paths = served.http().get("/openapi.json").json()["paths"]
+    for path, methods in paths.items():
+        for method, operation in methods.items():
+            names = {one["name"] for one in operation.get("parameters", ())}
+            assert ("Idempotency-Key" in names) == (method == "post"), (method, path)
+            if method == "post":
+                assert {"409", "422"} <= operation["responses"].keys(), path
 
 
 def test_the_page_of_the_document_needs_nothing_from_elsewhere(served: Running) -> None:

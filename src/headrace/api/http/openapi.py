@@ -22,6 +22,7 @@ from headrace.api.google.errors import GoogleError
 from headrace.api.http.body import RequestBody, completed_schema
 from headrace.api.http.endpoint import Content, Endpoint
 from headrace.api.http.errors import ErrorBody
+from headrace.api.http.idempotency import MAX_KEY
 from headrace.api.http.middleware import OPEN_PATHS
 from headrace.api.http.query import query_parameters
 from headrace.api.llama_cpp.errors import PATHS as LLAMA_PATHS
@@ -55,6 +56,19 @@ WITH_BODY: Mapping[int, str] = {
     408: "The body did not arrive in time, or the request's own deadline passed",
     413: "The body is larger than 32 MiB",
     429: "The key has used up its requests, tokens or concurrency; Retry-After says when to come back",
+}
+WITH_IDEMPOTENCY_KEY: Mapping[int, str] = {
+    409: "The request that had this Idempotency-Key ended without a reply to repeat",
+    422: "The Idempotency-Key was sent with another body before",
+}
+_IDEMPOTENCY: Json = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "required": False,
+    "description": "A value of your own for this request, kept for a day: sent again with it, the request is"
+    " neither computed nor billed again and gets the reply of the first, which then has the header"
+    " Idempotent-Replayed.",
+    "schema": {"type": "string", "minLength": 1, "maxLength": MAX_KEY, "pattern": "^[ -~]+$"},
 }
 _PARAMETER = re.compile(r"{(\w+)(:\w+)?}")
 
@@ -132,8 +146,9 @@ def _operation(
         for name, _ in _PARAMETER.findall(endpoint.path)
     ]
     in_query = [] if endpoint.query is None else query_parameters(endpoint.query)
-    if in_path or in_query:
-        found["parameters"] = [*in_path, *in_query]
+    in_headers = [_IDEMPOTENCY] if "POST" in endpoint.methods.split() else []
+    if in_path or in_query or in_headers:
+        found["parameters"] = [*in_path, *in_query, *in_headers]
     if endpoint.form is not None:
         body: Json = {"multipart/form-data": {"schema": endpoint.form}}
         found["requestBody"] = {"required": True, "content": body}
@@ -171,6 +186,8 @@ def _errors(endpoint: Endpoint, references: Mapping[type[Struct], Json]) -> Json
         errors |= WITH_BODY
     elif "{" in endpoint.path:
         errors |= WITH_NAME
+    if "POST" in endpoint.methods.split():
+        errors |= WITH_IDEMPOTENCY_KEY
     if endpoint.path.startswith(MESSAGES_PATH):
         errors = {ANTHROPIC_STATUSES.get(status, status): text for status, text in errors.items()}
     beginning = next((kind for start, kind in ERRORS.items() if endpoint.path.startswith(start)), ErrorBody)
