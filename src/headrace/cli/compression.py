@@ -15,20 +15,37 @@ from headrace.cli.terminal import note, print_table, progress_bar, status
 from headrace.errors import UsageError
 from headrace.loading.model_record import record_file
 
+_OF_MODELS = (".json", ".jinja", ".txt", ".md", ".model", ".safetensors", ".png")
+
 
 def check_out(out: Path, *sources: Path, force: bool) -> None:
-    """UsageError where `out` may not be written: it exists, or is no model, or a source lies in it."""
+    """UsageError where `out` may not be written: it exists, or Headrace did not make it, or a source lies in
+    it. A folder that Headrace made has a record, and nothing in it that no model has."""
     if not out.exists():
         return
     if not force:
         raise UsageError(f"{out} already exists: choose another name, or replace it with --force")
-    if out.is_dir() and not (out / "config.json").is_file() and any(out.iterdir()):
-        raise UsageError(f"{out} is a folder without a model: --force replaces models only")
+    if out.is_dir() and any(out.iterdir()):
+        foreign = next((file for file in sorted(out.rglob("*")) if not _is_of_model(file)), None)
+        is_ours = (out / "config.json").is_file() and record_file(out).is_file()
+        if not is_ours or foreign is not None:
+            what = "it has no headrace.json" if foreign is None else f"{foreign.relative_to(out)} is in it"
+            raise UsageError(
+                f"{out} is a folder without a model, or with more than one: {what}; --force replaces only"
+                " models that headrace wrote"
+            )
     if out.is_file() and out.suffix != ".gguf":
         raise UsageError(f"{out} is no model: --force replaces models only")
     for source in (*sources, Path.cwd()):
         if source.resolve() == out.resolve() or out.resolve() in source.resolve().parents:
             raise UsageError(f"{out} holds {source}, which is still needed: choose another name")
+
+
+def _is_of_model(file: Path) -> bool:
+    if file.is_symlink():
+        return False
+    known = file.suffix in _OF_MODELS or file.name.startswith("LICENSE")
+    return file.is_dir() or (file.is_file() and known)
 
 
 @contextmanager

@@ -44,7 +44,7 @@ def gptq(weight: Floats, hessian: Moments, grid: Grid, *, name: str) -> Rounded:
         raise CorruptFile(
             f"the inputs of {name} overflow on the calibration text: take another text, or --method rtn"
         )
-    factor = _factor(hessian)
+    factor = inverse_factor(hessian)
     diagonal = np.diag(hessian)
     importance = np.maximum(diagonal / (diagonal.max() or 1.0), _LEAST_IMPORTANCE).astype(np.float32)
     rest = weight.astype(np.float32).copy()
@@ -66,7 +66,7 @@ def gptq(weight: Floats, hessian: Moments, grid: Grid, *, name: str) -> Rounded:
     return Rounded(grid.pack(blocks), values, _loss(weight, values, hessian))
 
 
-def _factor(hessian: Moments) -> Floats:
+def inverse_factor(hessian: Moments) -> Floats:
     """The upper Cholesky factor of the damped Hessian's inverse; damping grows until there is one."""
     damped = hessian.copy()
     diagonal = np.diag(damped).copy()

@@ -92,6 +92,10 @@ class _Walker:
             outputs: tuple[Array, ...] = () if result is None else (result,)
             values.update(zip(instruction.outputs, outputs, strict=True))
 
+    def of(self, value: Value) -> list[Array]:
+        """A value in each window."""
+        return [values[value] for values in self._values]
+
     def drop(self, values: list[Value]) -> None:
         """Values that nothing reads any more."""
         for window in self._values:
@@ -131,3 +135,20 @@ def _last_uses(instructions: tuple[Instruction, ...]) -> dict[Value, int]:
         for value in (*instruction.inputs, *instruction.outputs)
         if value is not None
     }
+
+
+See = Callable[[Instruction, Callable[[Value], list[Array]]], None]
+"""With an instruction that was computed, and a function from one of its inputs or outputs to the value in
+each window."""
+
+
+def observe(program: Program, weights: ProgramWeights, windows: Ints, see: See) -> None:
+    """Compute the program over windows [N, L] of tokens, and show each instruction."""
+    walker = _Walker(program, weights, windows)
+    instructions = program.expanded()
+    last_use = _last_uses(instructions)
+    for at, instruction in enumerate(instructions):
+        walker.compute(instruction, None)
+        see(instruction, walker.of)
+        values = (*instruction.inputs, *instruction.outputs)
+        walker.drop([value for value in values if value is not None and last_use[value] <= at])

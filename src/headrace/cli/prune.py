@@ -1,0 +1,197 @@
+"""`headrace prune`: leave out layers, channels, heads, experts or single weights of a model."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from msgspec import to_builtins
+from msgspec.structs import replace
+
+from headrace.bench.quality.gate import QualityGate
+from headrace.bench.quality.own_text import TextOrder, own_text
+from headrace.cli.compression import check_out, measured, print_quality, staged
+from headrace.cli.fetching import fetch
+from headrace.cli.flags import takes_settings
+from headrace.cli.terminal import JsonFlag, note, print_json, print_table, progress_bar, status
+from headrace.cli.text_input import read_text
+from headrace.compress.pruning.prune import PruneOrder, PruneReport, float_type, pruned
+from headrace.config.settings import Settings
+from headrace.errors import UsageError
+from headrace.loading.export import Export
+from headrace.loading.loader import usable_cores
+from headrace.loading.options import engine_options
+from headrace.loading.text_assets import served_name
+from headrace.ops.value import Ints
+from headrace.weights.checkpoint import open_checkpoint
+from headrace.weights.hub.resolver import resolve
+
+HELP = """Make a model smaller by leaving out what does least on a text. Writes a folder of safetensors, which
+transformers and other servers load as any model.
+
+--drop-layers leaves out the layers that change their input least (block influence). --ffn keeps a share of
+the channels of each MLP, --heads N keeps N query heads in each layer, --experts N keeps N experts of each
+mixture: those that are largest on the text. These make a model smaller and faster, and worse: 25 % of the
+layers are a lot. --sparsity sets single weights to 0 instead (SparseGPT or Wanda; --pattern 2:4: two of each
+four). That loses less, and makes no model faster: zeros are stored and multiplied as any other weight.
+
+The text is --calibrate's; `builtin`, the default, is what the model writes itself. The result is measured
+against IN before it takes its place, and the figures go into its card and headrace.json. --max-kl refuses
+what is worse: exit code 1, and nothing is written. A pruned model drafts for the one that it came from:
+headrace serve IN --speculative-model OUT.
+
+\b
+Examples:
+  headrace prune mini mini-4-layers --drop-layers 2
+  headrace prune Qwen/Qwen3-0.6B ./small --drop-layers 15% --ffn 0.75 --calibrate chats.txt
+  headrace prune ./mixture ./fewer --experts 6 --max-kl 0.5
+  headrace prune mini mini-sparse --sparsity 0.5 --pattern 2:4
+"""
+BUILTIN = "builtin"
+WINDOW_TOKENS = 256
+CALIBRATION_SEED = 1_000_003
+"""Not that of the measurement."""
+
+
+@takes_settings("threads", "offline")
+def command(
+    source: Annotated[str, typer.Argument(metavar="IN", help="Folder, x.gguf, OWNER/NAME or bundled model.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="A folder.")],
+    drop_layers: Annotated[
+        str | None, typer.Option(metavar="SHARE", help="Layers to leave out: 25%, or a number.")
+    ] = None,
+    ffn: Annotated[float | None, typer.Option(help="Share of the channels of each MLP to keep.")] = None,
+    heads: Annotated[int | None, typer.Option(help="Query heads of each layer to keep.")] = None,
+    experts: Annotated[int | None, typer.Option(help="Experts of each mixture to keep.")] = None,
+    sparsity: Annotated[float | None, typer.Option(help="Share of the weights of layers to make 0.")] = None,
+    pattern: Annotated[
+        str | None, typer.Option(metavar="N:M", help="Keep N of each M inputs of a row, such as 2:4.")
+    ] = None,
+    method: Annotated[str, typer.Option(help="Of --sparsity: sparsegpt or wanda.")] = "sparsegpt",
+    calibrate: Annotated[
+        str, typer.Option(metavar="FILE|builtin", help="The text, UTF-8; builtin: IN writes one.")
+    ] = BUILTIN,
+    windows: Annotated[int, typer.Option(min=1, max=4096, help="Windows of 256 tokens to read.")] = 32,
+    max_kl: Annotated[
+        float | None, typer.Option(min=0.0, help="Write nothing if the mean KL divergence is higher.")
+    ] = None,
+    measure_text: Annotated[
+        Path | None, typer.Option(help="The text to measure on, UTF-8 [default: IN writes one].")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace OUT if headrace made it.")] = False,
+    json: JsonFlag = False,
+    *,
+    settings: Settings,
+) -> None:
+    """Prune; see HELP."""
+    out = out.expanduser().absolute()
+    if out.suffix == ".gguf":
+        raise UsageError(f"{out.name}: prune writes a folder, which headrace quantize makes a GGUF file of")
+    order = PruneOrder(
+        windows=np.zeros((0, 0), np.int32),
+        drop_layers=drop_layers,
+        ffn=ffn,
+        heads=heads,
+        experts=experts,
+        sparsity=sparsity,
+        pattern=pattern,
+        method=method,
+    )
+    order.check()
+    gate = QualityGate(
+        reference=source,
+        options=engine_options(settings),
+        max_kl=max_kl,
+        text=None if measure_text is None else read_text(str(measure_text)),
+        text_name="" if measure_text is None else measure_text.name,
+    )
+    text = None if calibrate == BUILTIN else read_text(calibrate)
+    fetch(source, settings)
+    path = resolve(source, offline=settings.offline)
+    check_out(out, path, force=force)
+    order = replace(order, windows=_windows(source, settings, text, windows))
+    with staged(out) as staging:
+        report = _write(source, path, staging, order, settings)
+        made = _made(source, path, report, order) | {
+            "calibrated on": "its own text" if text is None else Path(calibrate).name
+        }
+        quality = measured(staging, out, made, gate)
+    if json:
+        measured_figures = None if quality is None else to_builtins(quality.measured)
+        print_json({"out": str(out), **to_builtins(report), "quality": measured_figures})
+        return
+    _print(report)
+    print()
+    print_quality(quality)
+    note(report.speed)
+    note(f"wrote {out}")
+
+
+def _write(source: str, path: Path, staging: Path, order: PruneOrder, settings: Settings) -> PruneReport:
+    with (
+        open_checkpoint(path) as checkpoint,
+        tempfile.TemporaryDirectory(prefix=f"{staging.name}.", dir=staging.parent) as work,
+    ):
+        with (
+            progress_bar("reading", unit="operations") as progress,
+            pruned(checkpoint, order, Path(work), progress) as (reader, report),
+        ):
+            export = Export(
+                checkpoint=reader,
+                path=path,
+                name=served_name(source, path).removesuffix(".gguf"),
+                type=float_type(checkpoint),
+                threads=settings.threads or usable_cores(),
+            )
+            export.to_folder(staging, lambda done, total: None)
+        return report
+
+
+def _windows(source: str, settings: Settings, text: str | None, most: int) -> Ints:
+    order = TextOrder(windows=most, length=WINDOW_TOKENS, continued=0, text=text, seed=CALIBRATION_SEED)
+    with status() as show:
+        options = replace(engine_options(settings), quantization="keep")
+        return own_text(source, options, order, show).windows.tokens
+
+
+def _made(source: str, path: Path, report: PruneReport, order: PruneOrder) -> dict[str, str]:
+    """What the card says."""
+    found = {"from": served_name(source, path)}
+    found["parameters"] = f"{report.parameters:,} of {report.parameters_before:,}"
+    if report.layers is not None:
+        found["layers left out"] = f"{report.layers.dropped} of {report.layers.before} (block influence)"
+    for name in ("ffn", "heads", "experts"):
+        part = getattr(report, name)
+        if part is not None:
+            found[name] = f"{part.after} of {part.before} in each layer"
+    if report.sparsity is not None:
+        found["zeros"] = f"{report.sparsity.reached:.1%} ({order.method}, {order.pattern or 'any pattern'})"
+        found["speed"] = report.speed
+    return found
+
+
+def _print(report: PruneReport) -> None:
+    rows: list[tuple[str, str, str, str]] = []
+    if report.layers is not None:
+        low = sorted(report.layers.influence)[: len(report.layers.dropped)]
+        what = f"left out {report.layers.dropped}, influence up to {max(low):.3f}"
+        rows.append(("layers", f"{report.layers.before}", f"{report.layers.after}", what))
+    for name in ("experts", "heads", "ffn"):
+        part = getattr(report, name)
+        if part is not None:
+            what = f"{part.least_share:.1%} of the scores are left in the layer that loses most"
+            rows.append((name, f"{part.before}", f"{part.after}", what))
+    if report.experts_unreached:
+        rows.append(("", "", "", f"{report.experts_unreached} experts were reached by no token of the text"))
+    if report.sparsity is not None:
+        part = report.sparsity
+        what = f"{part.loss:.2%} of the products' squares lost, most in {part.worst}"
+        rows.append(("zeros", "", f"{part.reached:.1%}", what))
+        if part.plain:
+            what = f"{part.plain} matrices have no inputs of their own and lost their smallest weights"
+            rows.append(("", "", "", what))
+    rows.append(("parameters", f"{report.parameters_before:,}", f"{report.parameters:,}", ""))
+    print_table(rows, header=("", "BEFORE", "AFTER", ""))

@@ -1,0 +1,1 @@
+"""Makes checkpoints smaller by leaving out layers, parts of them, or weights."""
