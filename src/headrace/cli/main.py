@@ -27,7 +27,7 @@ COMMANDS = {
     "search": "Search indexes of documents, by words and by meaning.",
     "sql": "Run SQL over the datasets of headrace.toml.",
     "nsql": "Ask the datasets of headrace.toml a question in words.",
-    "eval": "Score what models answer to rows of datasets.",
+    "eval": "Score what models answer: to cases of a suite, or rows of datasets.",
     "ask": "Ask data and documents a question, answered with citations.",
     "agent": "Let a model use tools until a task is done.",
     "explain": "Show where the time of a request went, or would go.",
@@ -98,9 +98,12 @@ def _add(app: typer.Typer, package: str, commands: Mapping[str, str], words: Seq
             app.command(name, help=summary)(_unloaded)
             continue
         module = importlib.import_module(f"{package}.{name}")
+        folder, default = getattr(module, "FOLDER", module.__name__), getattr(module, "DEFAULT", None)
+        if default is not None and words[1:] and words[1] not in module.COMMANDS:
+            module = importlib.import_module(f"{folder}.{default}")  # its name may be left out
         if hasattr(module, "COMMANDS"):  # a folder of subcommands
             group = typer.Typer(help=module.HELP, rich_markup_mode=None, no_args_is_help=True)
-            _add(group, module.__name__, module.COMMANDS, words[1:])
+            _add(group, folder, module.COMMANDS, words[1:])
             app.add_typer(group, name=name, short_help=summary)
         else:
             app.command(name, cls=SectionedCommand, help=module.HELP, short_help=summary)(module.command)
