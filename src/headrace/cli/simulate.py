@@ -1,0 +1,164 @@
+"""`headrace simulate`: how a cluster of replicas would serve a trace."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from msgspec import to_builtins
+
+from headrace.bench.matplotlib_figure import check_matplotlib
+from headrace.bench.serve.trace import read_trace
+from headrace.cli.terminal import JsonFlag, note, print_json, print_table, progress_bar
+from headrace.cluster.cluster_file import ClusterFile, check_replicas, parse_policies, read_cluster_file
+from headrace.cluster.planner import PlannedCluster, plan_cluster
+from headrace.cluster.simulation import ReplicaShape, SimulationResult, SloTargets, scaled_trace, simulate
+from headrace.cluster.simulation_plot import plot_simulations
+from headrace.errors import UsageError
+
+HELP = """Simulate replicas of a model that serve a trace, and compare ways to route requests to them.
+
+The scheduler, the prefix cache and the router are those of a server; only the time of a step is computed,
+from the coefficients in the file of --cluster. Without a file they are made up: about a model of 8 billion
+parameters on a large accelerator, for comparing policies.
+
+Policies: kv, the smallest predicted time to the first token, given what each replica has cached; least-load,
+the fewest requests under way; round-robin; session, where equal beginnings go to the same replica.
+
+With --ttft-ms or --tpot-ms and --plan it finds the cheapest cluster that keeps these targets.
+
+\b
+Examples:
+  headrace simulate --trace trace.jsonl.xz --replicas 4
+  headrace simulate --trace trace.csv --replicas 8 --policy kv --speed 2 --json
+  headrace simulate --trace trace.csv --cluster cluster.toml --plan --ttft-ms 500 --tpot-ms 50
+"""
+
+
+def command(
+    trace: Annotated[Path, typer.Option(help="Azure's CSV or Mooncake's JSON lines, also as .xz.")],
+    replicas: Annotated[
+        int | None, typer.Option(help="Number of replicas; 4 unless the file says more.")
+    ] = None,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(help="kv, least-load, round-robin or session; can be repeated. Default: all."),
+    ] = None,
+    cluster: Annotated[Path | None, typer.Option(help="File with replicas, policies and machines.")] = None,
+    speed: Annotated[
+        float, typer.Option(min=1e-6, max=1e6, help="Play the trace so many times as fast.")
+    ] = 1.0,
+    requests: Annotated[
+        int | None, typer.Option(min=1, max=10**8, help="The first so many; a shorter trace is repeated.")
+    ] = None,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Find the cheapest cluster within the targets.")
+    ] = False,
+    ttft_ms: Annotated[float | None, typer.Option(min=0.001, help="Target: time to the first token.")] = None,
+    tpot_ms: Annotated[float | None, typer.Option(min=0.001, help="Target: time per further token.")] = None,
+    met: Annotated[float, typer.Option(min=0.01, max=1, help="Share of requests within the targets.")] = 0.95,
+    max_replicas: Annotated[int, typer.Option(min=1, max=10_000, help="With --plan.")] = 64,
+    png: Annotated[Path | None, typer.Option(help="Plot the results to this file.")] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Simulate; see HELP."""
+    if png is not None:
+        check_matplotlib()
+    file = ClusterFile() if cluster is None else read_cluster_file(cluster)
+    check_replicas(replicas)
+    policies = parse_policies(policy or [], file.policies)
+    machines = file.machines or {"default": ReplicaShape()}
+    targets = SloTargets(
+        ttft_s=math.inf if ttft_ms is None else ttft_ms / 1e3,
+        tpot_s=math.inf if tpot_ms is None else tpot_ms / 1e3,
+    )
+    has_targets = ttft_ms is not None or tpot_ms is not None
+    if plan and not has_targets:
+        raise UsageError("--plan needs targets: give --ttft-ms, --tpot-ms or both", param="plan")
+    if plan and (replicas or png):
+        raise UsageError("--plan finds the number of replicas: leave --replicas and --png out", param="plan")
+    if not plan and len(machines) > 1:
+        raise UsageError(
+            f"the file has {len(machines)} kinds of machines: leave one, or compare them with --plan",
+            param="cluster",
+        )
+    loaded = scaled_trace(read_trace(trace), speed=speed, requests=requests)
+    if plan:
+        with progress_bar("planning", unit="clusters") as progress:
+            plans = plan_cluster(
+                *(loaded, machines, policies, targets),
+                share=met,
+                max_replicas=max_replicas,
+                progress=progress,
+            )
+        _print_plans(plans, json=json)
+        return
+    shape = next(iter(machines.values()))
+    count = replicas or file.replicas or 4
+    results: list[SimulationResult] = []
+    for one in policies:
+        with progress_bar(f"simulating {one}", unit="requests") as progress:
+            results.append(simulate(loaded, shape, count, one, targets=targets, progress=progress))
+    if png is not None:
+        plot_simulations(results, png)
+    if json:
+        print_json({one.policy: _figures(one, has_targets=has_targets) for one in results})
+    else:
+        _print_results(results, has_targets=has_targets)
+
+
+def _figures(result: SimulationResult, *, has_targets: bool) -> dict[str, Any]:
+    figures: dict[str, Any] = to_builtins(result)
+    ttft = figures["ttft_s"]
+    figures["ttft_s"] = {name: ttft[name] for name in ("mean", "p50", "p95")}
+    del figures["policy"]
+    if not has_targets:
+        del figures["attained"]
+    return figures
+
+
+def _print_results(results: list[SimulationResult], *, has_targets: bool) -> None:
+    header = ["POLICY", "TTFT MEAN", "P50", "P95", "TPOT", "P99", "CACHED", "TOKENS/S", "BUSY"]
+    priced = any(one.usd_per_million_tokens for one in results)
+    header += ["USD/1M TOKENS"] * priced + ["WITHIN TARGETS"] * has_targets
+    rows = [
+        [
+            one.policy,
+            *(f"{value:.3f} s" for value in (one.ttft_s.mean, one.ttft_s.p50, one.ttft_s.p95)),
+            *(f"{value * 1e3:.1f} ms" for value in (one.tpot_s, one.tpot_p99_s)),
+            f"{one.hit_rate:.1%}",
+            f"{one.throughput_tok_s:,.0f}",
+            f"{one.utilization:.0%}",
+            *([f"{one.usd_per_million_tokens:.2f}"] * priced),
+            *([f"{one.attained:.1%}"] * has_targets),
+        ]
+        for one in results
+    ]
+    print_table(rows, header=header)
+    first = results[0]
+    if first.refused:
+        note(f"{first.refused:,} requests fit no replica and were left out: give replicas more kv_tokens")
+
+
+def _print_plans(plans: list[PlannedCluster], *, json: bool) -> None:
+    if json:
+        print_json([to_builtins(one) for one in plans])
+        return
+    rows = [
+        [
+            one.machine,
+            one.policy,
+            "none" if one.replicas is None else str(one.replicas),
+            f"{one.usd_per_hour:.2f}",
+            f"{one.best.attained:.1%}",
+            f"{one.best.ttft_s.p95:.3f} s",
+            f"{one.best.tpot_p99_s * 1e3:.1f} ms",
+        ]
+        for one in plans
+    ]
+    header = ["MACHINE", "POLICY", "REPLICAS", "USD/HOUR", "WITHIN TARGETS", "TTFT P95", "TPOT P99"]
+    print_table(rows, header=header)
+    if all(one.replicas is None for one in plans):
+        note("no cluster keeps the targets: allow more --max-replicas, or looser targets")

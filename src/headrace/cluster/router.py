@@ -1,0 +1,243 @@
+"""Which replica gets a request: a function of the request and of what the front knows of the replicas.
+
+The server and the simulator use the same classes (docs/decisions/0082).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import blake2b
+from typing import Literal, get_args
+
+from msgspec import Struct
+
+from headrace.cluster.cost_model import CostModel
+from headrace.cluster.prefix_index import PrefixIndex
+from headrace.errors import Overloaded, ProgramError
+
+Policy = Literal["kv", "least-load", "round-robin", "session"]
+POLICIES: tuple[Policy, ...] = get_args(Policy)
+LOOK_AT_ALL = 64
+"""Up to so many replicas are all compared; of more only HOLDERS and SAMPLES."""
+HOLDERS = 4  # replicas with the longest prefixes
+SAMPLES = 8  # others, drawn at random
+SESSION_GROUPS = 2
+"""Groups of tokens at a prompt's beginning that make a session where the request names none."""
+
+ENDS_AFTER_STEPS = 128
+"""A stream ends after so many steps, as long as nothing better is known."""
+OTHERS = 2.0
+"""Reading a prompt delays the requests that come after it and takes memory from what is cached. On the
+Mooncake trace 1 to 4 give both more hits and a shorter time to the first token than 0 (decision 0082)."""
+
+
+class Capacity(Struct, frozen=True, kw_only=True):
+    """What a replica has room for."""
+
+    max_batch_tokens: int
+    max_num_seqs: int
+    kv_tokens: int
+
+
+class RoutedRequest(Struct, frozen=True):
+    """What routing sees of a request: `keys` are digests of its groups of tokens from the start on."""
+
+    id: int
+    prompt_tokens: int
+    keys: tuple[int, ...] = ()
+    session: str = ""
+
+
+class Replica(Struct, eq=False, kw_only=True):
+    """What the front knows of one replica, from the requests that it sent and the events that came back.
+
+    `unread_tokens` are those of prompts without a first token, `streams` and `stream_tokens` the requests
+    that have one and the tokens they hold. While `draining` it gets no more requests.
+    """
+
+    number: int
+    capacity: Capacity
+    draining: bool = False
+    unread_tokens: int = 0
+    unread: int = 0
+    unread_held: int = 0
+    streams: int = 0
+    stream_tokens: int = 0
+
+    @property
+    def requests(self) -> int:
+        """Under way."""
+        return self.unread + self.streams
+
+
+class _Routed(Struct, eq=False):
+    """Where a request is and what it was counted as."""
+
+    replica: Replica
+    request: RoutedRequest
+    uncached: int
+    is_stream: bool = False
+
+
+class RoutingChoice(Struct, frozen=True):
+    """The chosen replica, how many tokens of the prompt it probably holds, and the predicted time to the
+    first token."""
+
+    replica: int
+    cached_tokens: int
+    ttft_s: float
+
+
+def predicted_ttft_s(replica: Replica, prompt_tokens: int, cached_tokens: int, costs: CostModel) -> float:
+    """Wait, then reading the tokens that are not cached; until memory and a place are free."""
+    mean_start = replica.unread_held // replica.unread // 2 if replica.unread else 0
+    wait_s = _read_s(replica, replica.unread_tokens, mean_start, costs)
+    own_s = _read_s(replica, prompt_tokens - cached_tokens, cached_tokens, costs)
+    return wait_s + own_s + _full_s(replica, prompt_tokens, costs)
+
+
+def _read_s(replica: Replica, tokens: int, start: int, costs: CostModel) -> float:
+    """To read tokens of prompts beside the replica's streams."""
+    return costs.prompt_s(
+        tokens, start, replica.streams, replica.stream_tokens, replica.capacity.max_batch_tokens
+    )
+
+
+def _full_s(replica: Replica, prompt_tokens: int, costs: CostModel) -> float:
+    """Until streams have ended that are in the way: none of them is known to end soon, so each step that all
+    make counts once for each of them that has to go."""
+    capacity = replica.capacity
+    over = replica.stream_tokens + replica.unread_held + prompt_tokens - capacity.kv_tokens
+    mean = replica.stream_tokens / replica.streams if replica.streams else 1
+    ends = max(replica.requests + 1 - capacity.max_num_seqs, over / mean if over > 0 else 0)
+    if ends <= 0:
+        return 0.0
+    streams_s = costs.step_s + costs.row_s * replica.streams + costs.pair_s * replica.stream_tokens
+    return ends * streams_s * ENDS_AFTER_STEPS / max(replica.streams, 1)
+
+
+class Router:
+    """Counts what each replica has, and chooses. For one thread at a time."""
+
+    def __init__(
+        self, policy: Policy, costs: CostModel, *, group_tokens: int, index: PrefixIndex | None = None
+    ) -> None:
+        self.policy, self.costs = policy, costs
+        self._group_tokens = group_tokens
+        self._index = index or PrefixIndex()
+        self._replicas: dict[int, Replica] = {}
+        self._routed: dict[int, _Routed] = {}
+        self._turn = 0
+        self._random = random.Random(0)
+
+    @property
+    def replicas(self) -> Mapping[int, Replica]:
+        """By number."""
+        return self._replicas
+
+    def add(self, number: int, capacity: Capacity) -> None:
+        """A replica that is ready. Numbers are small: each is a bit of the index."""
+        if number in self._replicas:
+            raise ProgramError(f"replica {number} is added twice")
+        self._replicas[number] = Replica(number=number, capacity=capacity)
+        self._index.add(number, max(1, capacity.kv_tokens // self._group_tokens))
+
+    def remove(self, number: int) -> None:
+        """A replica that has ended; requests that it had are forgotten."""
+        self._index.remove(number)
+        del self._replicas[number]
+        for key in [key for key, routed in self._routed.items() if routed.replica.number == number]:
+            del self._routed[key]
+
+    def drain(self, number: int, draining: bool = True) -> None:
+        """It gets no more requests."""
+        self._replicas[number].draining = draining
+
+    def choose(self, request: RoutedRequest, excluded: frozenset[int] = frozenset()) -> RoutingChoice:
+        """Where the request should go; nothing is counted. Overloaded where no replica takes requests."""
+        free = [
+            replica
+            for replica in self._replicas.values()
+            if not replica.draining and replica.number not in excluded
+        ]
+        if not free:
+            raise Overloaded("no replica of this model takes requests now: try again later")
+        matches = self._index.matches(request.keys) if self.policy == "kv" else {}
+        if self.policy == "round-robin":
+            best = free[self._turn % len(free)]
+        elif self.policy == "session":
+            name = request.session or repr(request.keys[:SESSION_GROUPS] or request.id)
+            best = max(free, key=lambda replica: _weight(name, replica.number))
+        elif self.policy == "least-load":
+            best = min(self._sampled(free, {}), key=_load)
+        else:
+            choices = (self._choice(replica, request, matches) for replica in self._sampled(free, matches))
+            return min(choices, key=lambda choice: self._cost(choice, request))
+        return self._choice(best, request, self._index.matches(request.keys))
+
+    def sent(self, request: RoutedRequest, choice: RoutingChoice) -> None:
+        """The request went there."""
+        self._turn += 1
+        replica = self._replicas[choice.replica]
+        uncached = request.prompt_tokens - choice.cached_tokens
+        replica.unread += 1
+        replica.unread_tokens += uncached
+        replica.unread_held += request.prompt_tokens
+        self._routed[request.id] = _Routed(replica, request, uncached)
+        self._index.note(replica.number, request.keys)
+
+    def first_token(self, request_id: int) -> None:
+        """The request's prompt is read."""
+        routed = self._routed.get(request_id)
+        if routed is not None and not routed.is_stream:
+            routed.is_stream = True
+            self._read(routed)
+            routed.replica.streams += 1
+            routed.replica.stream_tokens += routed.request.prompt_tokens
+
+    def ended(self, request_id: int) -> None:
+        """The request has ended, or goes elsewhere."""
+        routed = self._routed.pop(request_id, None)
+        if routed is None:
+            return
+        if routed.is_stream:
+            routed.replica.streams -= 1
+            routed.replica.stream_tokens -= routed.request.prompt_tokens
+        else:
+            self._read(routed)
+
+    def _read(self, routed: _Routed) -> None:
+        routed.replica.unread -= 1
+        routed.replica.unread_tokens -= routed.uncached
+        routed.replica.unread_held -= routed.request.prompt_tokens
+
+    def _cost(self, choice: RoutingChoice, request: RoutedRequest) -> tuple[float, tuple[int, int]]:
+        """The time to the first token, and what the others pay for tokens that are read again."""
+        replica = self._replicas[choice.replica]
+        uncached = request.prompt_tokens - choice.cached_tokens
+        again_s = _read_s(replica, uncached, choice.cached_tokens, self.costs)
+        return choice.ttft_s + OTHERS * again_s, _load(replica)
+
+    def _choice(self, replica: Replica, request: RoutedRequest, matches: Mapping[int, int]) -> RoutingChoice:
+        matched = matches.get(replica.number, 0) * self._group_tokens
+        cached = min(matched, request.prompt_tokens - 1)
+        ttft_s = predicted_ttft_s(replica, request.prompt_tokens, cached, self.costs)
+        return RoutingChoice(replica.number, cached, ttft_s)
+
+    def _sampled(self, free: Sequence[Replica], matches: Mapping[int, int]) -> Iterable[Replica]:
+        """What to compare."""
+        if len(free) <= LOOK_AT_ALL:
+            return free
+        holders = sorted((one for one in free if one.number in matches), key=lambda one: -matches[one.number])
+        return [*holders[:HOLDERS], *self._random.sample(free, SAMPLES)]
+
+
+def _load(replica: Replica) -> tuple[int, int]:
+    """Requests, then tokens of prompts that wait."""
+    return replica.requests, replica.unread_tokens
+
+
+def _weight(name: str, number: int) -> bytes:
+    """Rendezvous hashing: of a session each replica has a weight, and the largest is chosen."""
+    return blake2b(f"{number} {name}".encode(), digest_size=8).digest()

@@ -1,0 +1,40 @@
+"""Plot of simulated clusters side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from headrace.bench.matplotlib_figure import new_figure
+from headrace.cluster.simulation import SimulationResult
+
+
+def plot_simulations(results: Sequence[SimulationResult], path: Path) -> None:
+    """Bars by policy: time to the first token, time per token, hit rate. UsageError without matplotlib."""
+    panels: Mapping[str, Sequence[tuple[str, list[float]]]] = {
+        "time to first token, s": (
+            ("p50", [one.ttft_s.p50 for one in results]),
+            ("mean", [one.ttft_s.mean for one in results]),
+            ("p95", [one.ttft_s.p95 for one in results]),
+        ),
+        "time per token, ms": (
+            ("mean", [one.tpot_s * 1e3 for one in results]),
+            ("p99", [one.tpot_p99_s * 1e3 for one in results]),
+        ),
+        "share": (
+            ("prompt tokens cached", [one.hit_rate for one in results]),
+            ("utilization", [one.utilization for one in results]),
+        ),
+    }
+    canvas = new_figure(4.2 * len(panels), 3.4)
+    for place, (title, series) in enumerate(panels.items()):
+        axes = canvas.add_subplot(1, len(panels), place + 1)
+        width = 0.8 / len(series)
+        for number, (label, values) in enumerate(series):
+            at = [row + (number - (len(series) - 1) / 2) * width for row in range(len(results))]
+            axes.bar(at, values, width * 0.92, label=label)
+        axes.set_xticks(range(len(results)), [one.policy for one in results], fontsize=8)
+        axes.set_title(title, loc="left", fontsize=10)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False, fontsize=8)
+    canvas.savefig(path, dpi=160)

@@ -1,0 +1,166 @@
+"""The simulator: conservation, a closed form, real traces, and its command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from headrace.bench.serve.trace import TraceRequest, read_trace
+from headrace.cli import main as command_line
+from headrace.cluster.cluster_file import EXAMPLE
+from headrace.cluster.planner import plan_cluster
+from headrace.cluster.router import POLICIES, Policy
+from headrace.cluster.simulation import ReplicaShape, SloTargets, scaled_trace, simulate
+from headrace.cluster.trace_tokens import TraceTokens
+
+TRACES = Path(__file__).parents[3] / "shared" / "data" / "traces"
+MOONCAKE = TRACES / "mooncake" / "synthetic_trace.jsonl.xz"
+AZURE = TRACES / "azure2023" / "AzureLLMInferenceTrace_conv.csv"
+SHAPE = ReplicaShape()
+
+
+def trace_of(path: Path) -> list[TraceRequest]:
+    if not path.exists():
+        pytest.skip(f"{path.name} is not on this machine")
+    return read_trace(path)
+
+
+def test_one_request_takes_what_the_costs_say() -> None:
+    shape = ReplicaShape(step_s=0.01, prefill_s=1e-3, row_s=1e-3, pair_s=1e-6, max_batch_tokens=512)
+    found = simulate([TraceRequest(0.0, 100, 11)], shape, 1, "kv")
+    assert found.ttft_s.mean == pytest.approx(0.01 + 100e-3 + 1e-6 * 100 * 101 / 2)
+    seen = sum(range(101, 111))  # each of ten steps attends to the token itself and those before it
+    assert found.tpot_s == pytest.approx((10 * 0.011 + 1e-6 * seen) / 10)
+
+
+def test_a_request_that_arrives_within_a_call_waits_for_one_step_alone() -> None:
+    shape = ReplicaShape(step_s=0.01, prefill_s=1e-5, row_s=0.0, pair_s=0.0)
+    trace = [TraceRequest(0.0, 1, 1001), TraceRequest(5.0, 1, 1)]
+    found = simulate(trace, shape, 1, "kv")
+    assert found.ttft_s.p99 <= 0.02 + 1e-3
+    assert found.throughput_tok_s == pytest.approx(1002 / 10.01, rel=1e-3)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_request_ends_and_runs_are_alike(policy: Policy) -> None:
+    lengths = [700 + number * 13 % 900 for number in range(300)]
+    trace = [
+        TraceRequest(
+            at * 0.01, length, 1 + at % 50, (at % 7, 1000 + at // 3, 5000 + at, 0)[: -(-length // 512)]
+        )
+        for at, length in enumerate(lengths)
+    ]
+    small = replace(SHAPE, kv_tokens=16 * 512, max_batch_tokens=512, max_num_seqs=16)
+    first, second = (simulate(trace, small, 3, policy) for _ in range(2))
+    assert first == second
+    assert first.requests == 300 and first.refused == 0
+    assert 0 < first.hit_rate < 1 and 0 < first.utilization <= 1
+
+
+def test_slices_of_tokens_are_blocks() -> None:
+    tokens = TraceTokens(3, 1300, (7, 8, 9), 512)
+    assert len(tokens) == 1300 and tokens[0:512] == (7,) and tokens[512:1024] == (8,)
+    tokens.grow(300)
+    other = TraceTokens(4, 1600, (7, 8, 9), 512)
+    (own,) = tokens[1024:1536]
+    assert own not in (7, 8, 9) and other[1024:1536] == (9,), "the prompt filled the block itself"
+    assert tokens[:1024] == (7, 8)
+
+
+def test_a_longer_trace_repeats_with_other_blocks() -> None:
+    trace = [TraceRequest(0.0, 10, 1, (0,)), TraceRequest(10.0, 10, 1, (1,))]
+    longer = scaled_trace(trace, speed=2.0, requests=5)
+    assert [one.at_s for one in longer] == [0.0, 5.0, 7.5, 12.5, 15.0]
+    assert len({one.blocks for one in longer}) == 5
+
+
+def test_kv_routing_on_mooncake_hits_as_one_cache_and_is_faster() -> None:
+    trace = trace_of(MOONCAKE)
+    fast = replace(SHAPE, step_s=1e-9, prefill_s=1e-9, row_s=0.0, pair_s=0.0, kv_tokens=4 * SHAPE.kv_tokens)
+    one_cache = simulate(trace, fast, 1, "kv")
+    kv, turns = (simulate(trace, SHAPE, 4, policy) for policy in ("kv", "round-robin"))
+    assert kv.hit_rate >= 0.9 * one_cache.hit_rate
+    assert kv.ttft_s.mean <= 0.6 * turns.ttft_s.mean
+
+
+@pytest.mark.parametrize("speed", [1.0, 4.0])
+def test_kv_routing_without_shared_prefixes_is_no_worse_than_least_load(speed: float) -> None:
+    trace = scaled_trace(trace_of(AZURE)[:1500], speed=speed)
+    kv, least = (simulate(trace, SHAPE, 4, policy) for policy in ("kv", "least-load"))
+    assert kv.ttft_s.mean <= 1.02 * least.ttft_s.mean
+    assert kv.tpot_s <= 1.02 * least.tpot_s
+    assert kv.throughput_tok_s >= 0.98 * least.throughput_tok_s
+
+
+def test_the_planner_finds_the_cheapest_that_keeps_the_targets() -> None:
+    trace = [TraceRequest(number * 0.02, 1000, 50) for number in range(200)]
+    machines = {
+        "large": ReplicaShape(usd_per_hour=3.0),
+        "small": ReplicaShape(step_s=0.012, prefill_s=5e-5, usd_per_hour=1.0),
+        "useless": ReplicaShape(prefill_s=1.0, usd_per_hour=0.01),
+    }
+    targets = SloTargets(ttft_s=0.3, tpot_s=0.05)
+    plans = plan_cluster(trace, machines, ["kv"], targets, share=0.95, max_replicas=16)
+    best = plans[0]
+    assert best.replicas is not None and plans[-1].machine == "useless" and plans[-1].replicas is None
+    shape = machines[best.machine]
+    assert simulate(trace, shape, best.replicas, "kv", targets=targets).attained >= 0.95
+    if best.replicas > 1:
+        assert simulate(trace, shape, best.replicas - 1, "kv", targets=targets).attained < 0.95
+
+
+def headrace(*words: str) -> int:
+    with pytest.raises(SystemExit) as stop:
+        command_line.main(words)
+    assert isinstance(stop.value.code, int)
+    return stop.value.code
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace, cluster = tmp_path / "trace.csv", tmp_path / "cluster.toml"
+    lines = [f"2026-01-01 00:00:{second:02}.0,{100 + second},{5 + second % 3}" for second in range(40)]
+    trace.write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *lines]))
+    cluster.write_text(EXAMPLE)
+    assert headrace("simulate", "--trace", str(trace), "--replicas", "2", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert list(found) == list(POLICIES)
+    for figures in found.values():
+        assert set(figures["ttft_s"]) == {"mean", "p50", "p95"}
+        assert {"tpot_s", "hit_rate", "throughput_tok_s"} <= set(figures)
+    plot = tmp_path / "plot.png"
+    words = ("simulate", "--trace", str(trace), "--cluster", str(cluster))
+    assert headrace(*words, "--png", str(plot)) == 0
+    assert plot.stat().st_size > 10_000 and "round-robin" in capsys.readouterr().out
+    assert headrace(*words, "--plan", "--ttft-ms", "500", "--json") == 0
+    assert json.loads(capsys.readouterr().out)[0]["replicas"] == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("--policy", "fastest"), "known are kv, least-load, round-robin, session"),
+        (("--replicas", "0"), "from 1 to 10,000"),
+        (("--plan",), "--plan needs targets"),
+        (("--cluster", "typo.toml"), "replica_s"),
+        (("--cluster", "negative.toml"), "machines.a.step_s"),
+        (("--cluster", "narrow.toml"), "below max_num_seqs"),
+        (("--cluster", "none.toml"), "cannot be read"),
+    ],
+)
+def test_wrong_usage_is_named(
+    words: tuple[str, ...],
+    named: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("trace.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2026-01-01 00:00:00.0,10,5\n")
+    Path("typo.toml").write_text("replica_s = 4")
+    Path("negative.toml").write_text("[machines.a]\nstep_s = -1.0")
+    Path("narrow.toml").write_text("[machines.a]\nmax_batch_tokens = 8")
+    assert headrace("simulate", "--trace", "trace.csv", *words) == 2
+    assert named in capsys.readouterr().err
