@@ -6,7 +6,7 @@ import math
 
 from msgspec import Struct
 
-from headrace.engine.pacing import DECODE_SHARE, DEFAULT_TPOT_S, MIN_PREFILL_TOKENS
+from headrace.engine.pacing import DEFAULT_TPOT_S, MIN_PREFILL_TOKENS, MIN_SHARE
 from headrace.engine.step_times import StepTimes, StepWork, attended
 
 
@@ -33,7 +33,7 @@ class CostModel(Struct, frozen=True, kw_only=True):
         decode_s = self.seconds(StepWork(0, streams, seen))
         step_tokens = most
         if streams:
-            limit_s = max(DEFAULT_TPOT_S, DECODE_SHARE * decode_s) - decode_s
+            limit_s = max(DEFAULT_TPOT_S, MIN_SHARE * decode_s) - decode_s
             token_s = self.prefill_s + pairs_s / tokens
             step_tokens = max(MIN_PREFILL_TOKENS, min(most, int(limit_s / token_s) if token_s else most))
         steps = math.ceil(tokens / step_tokens)

@@ -127,7 +127,14 @@ class SimulatedReplica:
             return
         running, prefill = scheduler.running, None
         if scheduler.waiting_count or any(sequence.pending > 1 for sequence in running):
-            prefill = self._pacing.prefill_tokens(running, waited_s=0.0, contended=False, most=most)
+            places = self._capacity.max_num_seqs - len(running)
+            prefill = self._pacing.prefill_tokens(
+                running,
+                admissible=min(scheduler.waiting_count, places),
+                waited_s=0.0,
+                contended=False,
+                most=most,
+            )
         chunks = scheduler.schedule(prefill)
         if not chunks:
             raise AssertionError("a scheduler with work plans a step")
