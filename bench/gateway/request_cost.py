@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import cProfile
+import gc
 import importlib
 import json
 import multiprocessing
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.api.app import create_app
+from headrace.cli.serve import COLLECTED
 from headrace.config.sources import load_settings
 
 TESTS = Path(__file__).parents[2] / "tests"
@@ -106,6 +108,9 @@ async def measure(port: int, folder: Path, arguments: argparse.Namespace) -> Non
     service.serve_remote(settings, {"far": {"provider": "work"}})
     body = json.dumps(BODY).encode()
     profile = cProfile.Profile() if arguments.profile else None
+    gc.collect()
+    gc.freeze()  # as the server does
+    gc.set_threshold(*COLLECTED)
 
     async def batch(requests: int) -> None:
         gate = asyncio.Semaphore(arguments.at_a_time)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import InvalidRequest, StoreError, UsageError
+from headrace.providers import key_store
 from headrace.providers.key_store import KeyStore, key_file
 from headrace.providers.target import read_providers
 from headrace.storage.database import Database
@@ -23,6 +24,11 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 def store(tmp_path: Path, environ: dict[str, str]) -> KeyStore:
     return KeyStore(Database(tmp_path / "store" / "h.sqlite3"), environ)
+
+
+@pytest.fixture(autouse=True)
+def _looks_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_store, "LOOK_S", 0.0)
 
 
 def bytes_of(folder: Path) -> bytes:

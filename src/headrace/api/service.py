@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import os
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -276,7 +276,7 @@ def get_service(request: HttpRequest) -> Service:
 
 def new_id(prefix: str) -> str:
     """A fresh id for a reply."""
-    return f"{prefix}-{uuid.uuid4().hex}"
+    return f"{prefix}-{os.urandom(16).hex()}"
 
 
 def now_s() -> int:

@@ -84,7 +84,7 @@ class NearIndex:
         part = math.acos(max(-1.0, min(1.0, least))) / math.pi
         first = _first_words(part, len(signs))
         differing = self._differing_first(signs[:first])
-        places = np.flatnonzero(differing <= _most_differing(first * WORD, part))
+        places = np.flatnonzero(differing <= min(_most_differing(first * WORD, part), 255))
         if first < len(signs):
             differing = differing.take(places).astype(np.uint16)
             for row, word in zip(self._signs[first:], signs[first:], strict=True):
@@ -142,9 +142,10 @@ def _first_words(part: float, words: int) -> int:
     return min(MAX_FIRST_WORDS, words)
 
 
-def _most_differing(signs: int, part: float) -> float:
-    """The most of so many signs that differ, but for four standard deviations, where this part does."""
-    return signs * part + 4 * math.sqrt(signs * part * (1 - part)) + 1
+def _most_differing(signs: int, part: float) -> int:
+    """The most of so many signs that differ, but for four standard deviations, where this part does. A whole
+    number: NumPy would make numbers of eight bytes of all counts to compare them with another one."""
+    return int(signs * part + 4 * math.sqrt(signs * part * (1 - part)) + 1)
 
 
 def _bits(words: NDArray[np.uint64], out: NDArray[np.uint8] | None = None) -> NDArray[np.uint8]:

@@ -12,6 +12,7 @@ import importlib.util
 import os
 import re
 import secrets
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -28,6 +29,8 @@ MASTER_VARIABLE = "HEADRACE_MASTER_KEY"
 MIN_MASTER = 16
 NONCE_BYTES = 12
 KEY_BYTES = 32
+LOOK_S = 1.0
+"""Between two looks for keys that other processes have changed: each is a read of the file."""
 SERVICE = "headrace"
 _USABLE = re.compile(r"[\x21-\x7e]{1,4096}")
 
@@ -47,6 +50,7 @@ class KeyStore:
         self._environ = os.environ if environ is None else environ
         self._opened: dict[str, tuple[SealedKey, str]] = {}
         self._version = -1
+        self._looked_s = 0.0
         self._sealed: dict[str, SealedKey] = {}
 
     def key_of(self, provider: Provider) -> str | None:
@@ -60,10 +64,13 @@ class KeyStore:
 
     def stored(self, name: str) -> str | None:
         """The stored key of that name."""
-        version = self._keys.version()
-        if version != self._version or version == 0:  # a running server learns of `headrace providers add`
-            self._sealed = {one.provider: one for one in self._keys.all()}
-            self._version = version
+        now_s = time.monotonic()
+        if now_s - self._looked_s >= LOOK_S or self._version < 1:
+            version = self._keys.version()
+            if version != self._version or version == 0:  # a running server learns of `providers add`
+                self._sealed = {one.provider: one for one in self._keys.all()}
+                self._version = version
+            self._looked_s = now_s
         sealed = self._sealed.get(name)
         if sealed is None:
             return None

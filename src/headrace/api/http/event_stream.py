@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import msgspec
 from starlette.responses import Response
@@ -30,7 +30,8 @@ SLICE_BYTES = 64 * 1024
 
 
 class StreamWriter(Protocol):
-    """Turns the events of one request into the bytes of one endpoint's stream."""
+    """Turns the events of one request into the bytes of one endpoint's stream. Where it has a method `close`,
+    that is called when its stream is over, also when the client left."""
 
     media_type: str
 
@@ -48,15 +49,6 @@ class StreamWriter(Protocol):
 
     def failure(self, error: HeadraceError) -> bytes:
         """What ends a stream that has failed."""
-        ...
-
-
-@runtime_checkable
-class ClosedWriter(Protocol):
-    """A writer that wants to know that its stream is over, also when the client left."""
-
-    def close(self) -> None:
-        """Nothing more is written."""
         ...
 
 
@@ -97,8 +89,10 @@ class StreamedReply(Response):
             await self._send(send, await self._write_events(send), more=False)
         finally:
             await self._stream.aclose()
-            if isinstance(writer, ClosedWriter):
-                writer.close()
+            if (
+                close := getattr(writer, "close", None)
+            ) is not None:  # it wants to know, as `StreamWriter` says
+                close()
 
     async def _write_events(self, send: Send) -> bytes:
         """Write what comes; what is left to write at the end."""
