@@ -18,7 +18,7 @@ OPENING := It was a cold evening, and the old house at the end of the lane
 
 run: $(VENV)/.installed
 	@printf '\n> %s\n' "$(TASK)"; $(BIN)/headrace run "$(TASK)" < /dev/null
-	@printf '\n> %s\n> %s\n' "$(TABLE)" "$(QUESTION)"; printf '%s\n%s' "$(TABLE)" "$(QUESTION)" | $(BIN)/headrace run - --sql-schema "$(subst Table ,,$(TABLE))"
+	@printf '\n> %s\n> %s\n' "$(TABLE)" "$(QUESTION)"; printf '%s\n%s' "$(TABLE)" "$(QUESTION)" | $(BIN)/headrace run -
 	@printf '\n> %s\n' "$(OPENING)"; $(BIN)/headrace run novelette --raw --max-tokens 120 --seed 7 "$(OPENING)" < /dev/null
 
 test: $(VENV)/.test

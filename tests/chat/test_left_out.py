@@ -44,10 +44,12 @@ def test_real_templates_show_it_or_refuse_it(shared_data: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["mini", "nano"])
-def test_bundled_models_read_it_with_tools_only(name: str) -> None:
+def test_bundled_models_never_read_it(name: str) -> None:
     template = load_template(list_bundled()[name])
     assert template is not None
     alone = template.render(TALK[1:])
     assert template.render([*TALK, Message("system", "Be brief.")]) == alone
     tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
-    assert not left_out(TALK, template.render(TALK, tools=[tool]))
+    with_tools = template.render(TALK, tools=[tool])
+    assert with_tools == template.render(TALK[1:], tools=[tool])
+    assert left_out(TALK, with_tools) == [0]

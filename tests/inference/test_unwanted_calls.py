@@ -22,7 +22,7 @@ from headrace.loading.options import EngineOptions
 from tiny import Running
 
 MARK = "<|tool|>"
-ASK = (Message("user", "What is the weather in Paris?"),)
+ASK = (Message("user", "list all files"),)
 WEATHER = Tool("weather", "", {"type": "object", "properties": {}}, False)
 
 

@@ -23,7 +23,7 @@ from headrace.errors import ContextLengthExceeded, InvalidRequest, TemplateError
 from headrace.grammar.constraint import Constraint
 from headrace.inference.call_context import CallContext
 from headrace.inference.encoder_inputs import cut_ids, encoder_inputs
-from headrace.inference.output_constraint import chat_constraint, own_constraint
+from headrace.inference.output_constraint import OutputConstraint, chat_constraint, own_constraint
 from headrace.inference.output_reader import OutputReader
 from headrace.inference.reasoning import check_enabled, reasoning_budget, template_variables, warn_unread
 from headrace.inference.requests import (
@@ -35,6 +35,7 @@ from headrace.inference.requests import (
     Prompt,
     ScoringRequest,
 )
+from headrace.loading.answer_help import helping_constraint
 from headrace.sampling.params import SamplingParams, with_defaults
 from headrace.tokenization.infill import infill_prompt
 from headrace.tokenization.prompts import check_characters, prompt_ids
@@ -153,6 +154,8 @@ def _chat(
         prediction = tuple(tokenizer.encode(request.prediction, add_special=False, parse_special=False))
     params = _params(request, model, len(tokens))
     matched = chat_constraint(request, prompt, params, model, call)
+    if matched.constraint is None and not request.literal:
+        matched = OutputConstraint(_help(request, prompt, params, model, call))
     if matched.constraint is None:
         params = _without(params, prompt.unwanted_token_ids(tokenizer))
     engine_request = EngineRequest(
@@ -168,6 +171,21 @@ def _chat(
     new_parser = (lambda: None) if prompt.plain else prompt.parser
     reader = OutputReader(tokenizer, [tokens], params.n, new_parser)
     return PreparedRequest((engine_request,), reader, params.n, params, matched.otherwise)
+
+
+def _help(
+    request: ChatRequest, prompt: ChatPrompt, params: SamplingParams, model: LoadedModel, call: CallContext
+) -> Constraint | None:
+    """What the model's template asks for, where nothing else holds the answer."""
+    if model.template is None or prompt.use is not None or prompt.is_continuation:
+        return None
+    if params.use_beam_search or params.ignore_eos:
+        return None
+    variables = {**model.template_variables, **(request.template_variables or {})}
+    found, warning = helping_constraint(request.messages, model.template.reads, variables, model.folder)
+    if warning:
+        call.warn("messages", warning)
+    return found
 
 
 def _without(params: SamplingParams, ids: frozenset[int]) -> SamplingParams:
