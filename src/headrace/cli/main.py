@@ -38,6 +38,7 @@ COMMANDS = {
     "keys": "Create, list and revoke API keys of the server.",
     "spend": "Show, check and reconcile what requests cost.",
     "economics": "Compare machines of your own with an API, at any traffic.",
+    "cluster": "Serve models by several processes each, and manage these.",
     "simulate": "Simulate replicas that serve a trace, by routing policy.",
     "cache": "Show or empty the cache of answers.",
     "route": "Show how requests are routed, and calibrate cascades.",

@@ -45,12 +45,18 @@ def command(
     read_settings: Callable[[], Settings],
 ) -> None:
     """Serve; see HELP."""
+    start_server(models or [], read_settings)
+
+
+def start_server(models: list[str], read_settings: Callable[[], Settings]) -> None:
+    """Serve until a signal."""
     settings = read_settings()
     hide(key_variables(settings.providers))
-    first = Spawner(turns_file()).spawn()  # it starts while this process imports the server
+    turns = turns_file() if settings.cluster is None else None  # replicas share the cores instead
+    first = Spawner(turns).spawn()  # it starts while this process imports the server
     gc.disable()  # imported objects stay: collecting them repeatedly takes a fifth of the startup time
     serving = importlib.import_module("headrace.cli.serve_settings")
     gc.freeze()
     gc.set_threshold(*COLLECTED)
     gc.enable()
-    serving.run(models or [], settings, read_settings, first)
+    serving.run(models, settings, read_settings, first)

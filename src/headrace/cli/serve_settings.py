@@ -18,6 +18,8 @@ from headrace.api.statements import checked_settings
 from headrace.cli.fetching import fetch
 from headrace.cli.greeting import greeting
 from headrace.cli.terminal import note, progress_bar
+from headrace.cluster.cluster_loader import ClusterLoader
+from headrace.config.cluster_settings import read_cluster
 from headrace.config.extras import extra_module
 from headrace.config.mcp import read_mcp
 from headrace.config.providers import key_variables
@@ -41,7 +43,7 @@ LOG = logging.getLogger("headrace.cli")
 
 # Settings that a running server cannot change.
 FIXED_SETTINGS = (
-    *("host", "port", "flight_port", "store", "ledger", "node_usd_per_hour"),
+    *("cluster", "host", "port", "flight_port", "store", "ledger", "node_usd_per_hour"),
     *("log_requests", "log_max_requests", "log_max_bytes", "log_max_days", "log_format"),
 )
 
@@ -52,12 +54,16 @@ def run(
     """Serve until a signal; `first` is a worker process started for the first model."""
     log_to_stderr(settings.log_format)
     lookahead_tokens = [WorkerProcess(first)]
+    cluster = read_cluster(settings.cluster)
 
     def launch(spec: ModelSpec) -> WorkerLoader:
-        if not lookahead_tokens:
-            return WorkerLoader(spec, spawner=first.spawner)
-        fetch(spec.model, settings)
-        return WorkerLoader(spec, lookahead_tokens.pop())
+        process = None
+        if lookahead_tokens:
+            fetch(spec.model, settings)
+            process = lookahead_tokens.pop()
+        if cluster is None:
+            return WorkerLoader(spec, process, spawner=first.spawner)
+        return ClusterLoader(spec, cluster, process, spawner=first.spawner)
 
     free_bytes = free_memory_bytes()
     try:

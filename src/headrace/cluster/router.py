@@ -8,16 +8,16 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
-from typing import Literal, get_args
 
 from msgspec import Struct
 
 from headrace.cluster.cost_model import CostModel
 from headrace.cluster.prefix_index import PrefixIndex
+from headrace.config.cluster_settings import ROUTING_POLICIES, RoutingPolicy
 from headrace.errors import Overloaded, ProgramError
 
-Policy = Literal["kv", "least-load", "round-robin", "session"]
-POLICIES: tuple[Policy, ...] = get_args(Policy)
+Policy = RoutingPolicy
+POLICIES = ROUTING_POLICIES
 LOOK_AT_ALL = 64
 """Up to so many replicas are all compared; of more only HOLDERS and SAMPLES."""
 HOLDERS = 4  # replicas with the longest prefixes

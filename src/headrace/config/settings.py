@@ -176,6 +176,14 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
             shown_default="none",
         ),
     ] = None
+    cluster: Annotated[
+        Mapping[str, object] | None,
+        Setting(
+            help='several processes of each model, such as {"replicas": 4}; see Several replicas',
+            values=OBJECT,
+            shown_default="none",
+        ),
+    ] = None
     datasets: Annotated[
         Mapping[str, object] | None,
         Setting(

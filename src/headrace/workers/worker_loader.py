@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from headrace.chat.templates.chat_template import ChatTemplate
-from headrace.engine.client import LoadedModel, MemoryPlan
+from headrace.engine.client import EngineClient, LoadedModel, MemoryPlan
 from headrace.loading.options import EngineOptions
 from headrace.loading.text_assets import load_text_assets
 from headrace.sampling.params import with_defaults
@@ -20,7 +20,7 @@ from headrace.weights.fitted_head import encoder_folder
 from headrace.weights.head import chosen_head
 from headrace.weights.hub.resolver import resolve
 from headrace.weights.input_rules import read_input_rules
-from headrace.workers.engine_client import RemoteEngineClient
+from headrace.workers.engine_client import RemoteEngineClient, Start
 from headrace.workers.model_spec import ModelSpec
 from headrace.workers.process import WorkerProcess
 from headrace.workers.protocol import LoadModel, ModelReady, PlanModel
@@ -73,7 +73,7 @@ class WorkerLoader:
             context_length=plan.context,
             tokenizer=tokenizer,
             template=template,
-            engine=RemoteEngineClient(self._process, ready, restart),
+            engine=self._client(self._process, ready, restart, plan),
             defaults=with_defaults(ready.defaults, self._spec.sampling),
             plan=plan,
             created_s=int(time.time()),
@@ -83,6 +83,12 @@ class WorkerLoader:
             head=chosen_head(self._spec.options.pooling, path),
             input_rules=read_input_rules(encoder),
         )
+
+    def _client(
+        self, process: WorkerProcess, ready: ModelReady, restart: Start, plan: MemoryPlan
+    ) -> EngineClient:
+        """What runs requests in the process, and in others that it starts."""
+        return RemoteEngineClient(process, ready, restart)
 
     def close(self) -> None:
         """Stop the process; a `plan` or `load` in progress raises."""

@@ -1,0 +1,35 @@
+"""`headrace cluster replace`: new replicas in the place of all, one after another."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from headrace.cli.flags import takes_settings
+from headrace.cli.server_call import call_server
+from headrace.cli.terminal import JsonFlag, print_json
+from headrace.config.settings import Settings
+
+HELP = """Start each replica of a model anew, one after another: the old one ends when the new one is ready
+and its replies have ended. No request fails. Where the server has keys this needs one with the scope admin.
+
+\\b
+Example:
+  headrace cluster replace --model my-model
+"""
+
+
+@takes_settings("host", "port", "api_key", "admin_api_key")
+def command(
+    model: Annotated[str | None, typer.Option(help="Name of the model; the default one without.")] = None,
+    json: JsonFlag = False,
+    *,
+    settings: Settings,
+) -> None:
+    """Replace them."""
+    found = call_server(settings, "POST", "/v1/cluster/replace", {} if model is None else {"model": model})
+    if json:
+        print_json(found)
+    else:
+        print(f"{found['replaced']} replicas of {found['id']} were replaced")

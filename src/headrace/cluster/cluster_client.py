@@ -1,0 +1,434 @@
+"""Engine client for several replicas of one model: routes, moves requests when one ends, scales."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import secrets
+import threading
+import time
+from concurrent.futures import Future
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from headrace.cluster.cost_model import CostModel
+from headrace.cluster.prefix_index import GROUP_TOKENS, group_keys
+from headrace.cluster.replica_link import ReplicaLink
+from headrace.cluster.replica_pool import ReplicaPool, ReplicaStart
+from headrace.cluster.router import Capacity, RoutedRequest, Router
+from headrace.config.cluster_settings import ClusterSettings
+from headrace.engine.client import EngineLimits, EngineState, EngineStatus, MemoryPlan
+from headrace.engine.request import (
+    Delta,
+    EngineEvent,
+    EngineRequest,
+    EventCallback,
+    RequestFailed,
+    RequestFinished,
+    RequestHandle,
+)
+from headrace.engine.validation import validate_request
+from headrace.errors import DeadlineExceeded, EngineStopped, HeadraceError, InvalidRequest
+from headrace.workers.delivered import Diverged
+from headrace.workers.engine_client import MAX_REPLAYS
+from headrace.workers.in_flight import InFlightRequest, cancelled, compiling, computing, send
+from headrace.workers.process import WorkerProcess
+from headrace.workers.protocol import (
+    Cancel,
+    EventsAck,
+    ModelReady,
+    Pause,
+    StepEvents,
+    Submit,
+    SubmitResult,
+    read_events,
+)
+
+LOG = logging.getLogger("headrace.cluster")
+
+ROUTING_COSTS = CostModel(step_s=1e-3, prefill_s=1e-4, row_s=1e-4, pair_s=1e-9)
+"""For predictions that compare replicas of one kind: their proportions matter, not their size."""
+
+
+class _Placed(Struct, eq=False):
+    """A request in flight and the replica that computes it, None while it waits for one."""
+
+    item: InFlightRequest
+    routed: RoutedRequest
+    link: ReplicaLink | None = None
+
+
+class ReplicaInfo(Struct, frozen=True, kw_only=True):
+    """One replica, for `headrace cluster status`."""
+
+    replica: int
+    pid: int
+    state: str
+    requests: int
+    running: int
+    waiting: int
+    kv_used: float
+    steps: int
+    cached_tokens: int
+    prompt_tokens: int
+
+
+class ClusterClient:
+    """Runs the requests of one model in several worker processes.
+
+    A request whose replica dies, hangs or drains runs again elsewhere with the same seed: what its reader has
+    is left out, and the reader sees a pause. One that was at the head of its replica's queue whenever that
+    died, MAX_REPLAYS times, fails.
+    """
+
+    def __init__(
+        self,
+        worker: WorkerProcess,
+        ready: ModelReady,
+        start: ReplicaStart,
+        settings: ClusterSettings,
+        plan: MemoryPlan,
+    ) -> None:
+        self.limits: EngineLimits = ready.limits
+        self._ready, self._plan = ready, plan
+        self._lock = threading.RLock()  # guards the fields below, and the router
+        self._open: dict[int, _Placed] = {}
+        self._numbers: dict[str, int] = {}
+        self._pending_choices = 0
+        self._router = Router(settings.policy, ROUTING_COSTS, group_tokens=GROUP_TOKENS)
+        self._cached: dict[int, list[int]] = {}  # replica -> tokens from its cache, and of prompts
+        self._next_number, self._next_id = itertools.count(), itertools.count()
+        self._closing = False
+        self._pool = ReplicaPool(start, settings, self)
+        self._pool.adopt(worker, ready)
+        self._pool.begin()
+
+    # -- any thread
+    # --------------------------------------------------------------------------------------
+
+    def submit(self, request: EngineRequest, sink: EventCallback) -> RequestHandle:
+        """See `EngineClient.submit`."""
+        return self.submit_later(request, sink).result()
+
+    def submit_later(self, request: EngineRequest, sink: EventCallback) -> Future[RequestHandle]:
+        """See `EngineClient.submit_later`."""
+        validate_request(
+            request,
+            vocabulary=self._ready.vocabulary,
+            longest=self._ready.longest,
+            model_longest=self.limits.model_context_length,
+            embedding_size=self.limits.embedding_size,
+        )
+        if request.scaling is not None and request.scaling.local:
+            raise InvalidRequest(
+                "a function for vote or best_by cannot be called in a worker process: name one"
+            )
+        if request.params.seed is None:  # another replica must sample the same tokens
+            request = replace(request, params=replace(request.params, seed=secrets.randbits(63)))
+        request_id = request.request_id or f"r{next(self._next_id)}"
+        request = replace(request, request_id=request_id)
+        accepted, handle = Future[RequestHandle](), RequestHandle(request_id, self.cancel, self.pause)
+        waits = request.constraint is not None
+        now_s = time.monotonic()
+        self._add(InFlightRequest(request, sink, now_s, now_s, handle, accepted if waits else None))
+        if waits:
+            accepted.add_done_callback(lambda done: done.cancelled() and self.cancel(request_id))
+        else:
+            accepted.set_result(handle)
+        return accepted
+
+    def cancel(self, request_id: str) -> None:
+        """Cancel a request; no effect if it has ended."""
+        with self._lock:
+            number = self._numbers.get(request_id)
+            if number is None:
+                return
+            placed = self._open[number]
+            placed.item.cancelled = True
+            if placed.link is not None:
+                placed.link.put(Cancel(number))
+                if placed.item.accepted is None:
+                    return
+            self._forget(number)
+        send(placed.item, cancelled(placed.item))
+
+    def pause(self, request_id: str, paused: bool) -> None:
+        """Pause or resume a request; no effect if it has ended."""
+        with self._lock:
+            number = self._numbers.get(request_id)
+            if number is None:
+                return
+            placed = self._open[number]
+            placed.item.paused = paused
+            if placed.link is not None:
+                placed.link.put(Pause(number, paused))
+
+    def status(self) -> EngineStatus:
+        """Sums over the replicas; `restarting` while requests wait for a first one."""
+        with self._lock:
+            links = self._pool.links
+            items = [placed.item for placed in self._open.values()]
+            running = sum(link.status.running for link in links)
+            state: EngineState = "running"
+            if not links and self._pool.needed:
+                state = "restarting"
+            failure = self._pool.failure
+            if failure is not None:
+                state = "failed"
+            latest = max((link.status.last_step_s for link in links), default=self._ready.status.last_step_s)
+            return EngineStatus(
+                running=running,
+                waiting=max(0, computing(items) + compiling(items) - running),
+                free_pages=sum(link.status.free_pages for link in links),
+                available_pages=sum(link.status.available_pages for link in links),
+                page_count=sum(link.status.page_count for link in links) or self._plan.page_count,
+                steps=self._pool.past_steps + sum(link.status.steps for link in links),
+                last_step_s=latest,
+                alive=failure is None and not self._closing,
+                state=state,
+                restarts=self._pool.restarts,
+                failure=None if failure is None else failure.message,
+                longest_step_s=max((link.longest_step_s for link in links), default=0.0),
+                preemptions=sum(link.status.preemptions for link in links),
+                masks=sum(link.status.masks for link in links),
+                mask_s=sum(link.status.mask_s for link in links),
+                drafted=sum(link.status.drafted for link in links),
+                accepted=sum(link.status.accepted for link in links),
+            )
+
+    @property
+    def policy(self) -> str:
+        """How requests are routed."""
+        return self._router.policy
+
+    def replicas(self) -> list[ReplicaInfo]:
+        """All that run."""
+        with self._lock:
+            return [self._info(link) for link in self._pool.links]
+
+    @property
+    def refused(self) -> str | None:
+        """Why no more replicas are started, where others still run."""
+        return self._pool.refused
+
+    def load(self) -> tuple[int, int]:
+        """Requests in flight, and those of them that wait for a replica."""
+        with self._lock:
+            return len(self._open), sum(placed.link is None for placed in self._open.values())
+
+    def drain(self, number: int) -> None:
+        """End a replica: it gets no more requests, and what it has goes on elsewhere. InvalidRequest where
+        there is none of that number."""
+        self._pool.drain(number)
+
+    def replace(self) -> int:
+        """Start a new replica for each, one after another, and let the old ones end; how many."""
+        return self._pool.replace_all()
+
+    def close(self) -> None:
+        """Stop all replicas; requests in flight fail with EngineStopped."""
+        with self._lock:
+            self._closing = True
+        self._pool.close()
+        self._fail_all(EngineStopped("the engine was shut down"))
+
+    def _info(self, link: ReplicaLink) -> ReplicaInfo:
+        known = self._router.replicas.get(link.number)
+        status = link.status
+        cached, prompts = self._cached.get(link.number, (0, 0))
+        return ReplicaInfo(
+            replica=link.number,
+            pid=link.pid,
+            state="draining" if known is None or known.draining else "running",
+            requests=0 if known is None else known.requests,
+            running=status.running,
+            waiting=status.waiting,
+            kv_used=1 - status.available_pages / status.page_count if status.page_count else 0.0,
+            steps=status.steps,
+            cached_tokens=cached,
+            prompt_tokens=prompts,
+        )
+
+    def _add(self, item: InFlightRequest) -> None:
+        request = item.request
+        keys = group_keys(request.prompt, request.cache_salt) if request.cache else ()
+        with self._lock:
+            if self._pool.failure is not None or self._closing:
+                raise self._pool.failure or EngineStopped("the engine is shutting down: start it again")
+            if request.request_id in self._numbers:
+                raise InvalidRequest(f"request_id '{request.request_id}' is in use", param="request_id")
+            self.limits.check_room(self._pending_choices, request.params.n)
+            number = next(self._next_number)
+            placed = _Placed(item, RoutedRequest(number, len(request.prompt), keys, request.account))
+            self._open[number], self._numbers[request.request_id] = placed, number
+            self._pending_choices += request.params.n
+            self._place(placed, request)
+
+    def _place(self, placed: _Placed, run: EngineRequest) -> None:
+        """With the lock held: send it to a replica, or let it wait for one."""
+        item, number = placed.item, placed.routed.id
+        item.rank = time.monotonic() + item.request.priority * self.limits.ageing_s, number
+        placed.link = None
+        if all(replica.draining for replica in self._router.replicas.values()):
+            self._pool.wake()
+            return
+        choice = self._router.choose(placed.routed)
+        self._router.sent(placed.routed, choice)
+        link = placed.link = self._pool.link(choice.replica)
+        link.put(Submit(number, run, item.accepted is not None))
+        if item.paused:
+            link.put(Pause(number, True))
+
+    def _forget(self, number: int) -> InFlightRequest:
+        """With the lock held: the request has ended."""
+        item = self._open.pop(number).item
+        self._router.ended(number)
+        del self._numbers[item.request.request_id]
+        self._pending_choices -= item.request.params.n
+        return item
+
+    # -- the pool's and the links' threads
+    # -------------------------------------------------------------------------------
+
+    def joined(self, link: ReplicaLink) -> None:
+        """A replica is ready: it gets what waits."""
+        capacity = Capacity(
+            max_batch_tokens=self._plan.step_tokens,
+            max_num_seqs=self.limits.max_num_seqs,
+            kv_tokens=self._plan.page_count * self._plan.page_tokens,
+        )
+        with self._lock:
+            self._router.add(link.number, capacity)
+            self._cached[link.number] = [0, 0]
+            for placed in list(self._open.values()):
+                if placed.link is None:
+                    self._place(placed, placed.item.next_run())
+
+    def draining(self, link: ReplicaLink) -> None:
+        """A replica gets no more requests."""
+        with self._lock:
+            if link.number in self._router.replicas:
+                self._router.drain(link.number)
+
+    def works(self, link: ReplicaLink) -> bool:
+        """Whether a replica has requests to compute."""
+        with self._lock:
+            return any(placed.link is link and not placed.item.paused for placed in self._open.values())
+
+    def end_late(self) -> None:
+        """Fail the requests that wait for a replica and whose deadline has passed."""
+        now_s = time.monotonic()
+        with self._lock:
+            late = [
+                self._forget(number)
+                for number, placed in list(self._open.items())
+                if placed.link is None and placed.item.is_late(now_s)
+            ]
+        for item in late:
+            send(
+                item, [RequestFailed(DeadlineExceeded("the request's deadline has passed: allow more time"))]
+            )
+
+    def failed(self, error: HeadraceError) -> None:
+        """No replica can be started any more."""
+        self._fail_all(error)
+
+    def took(self, link: ReplicaLink, message: StepEvents) -> None:
+        """See `ReplicaEvents`."""
+        for number, batch in message.batches:
+            events = read_events(batch)
+            placed = self._open.get(number)
+            if placed is None or placed.link is not link or not events:
+                continue
+            last = events[-1]
+            if isinstance(last, RequestFailed) and isinstance(last.error, EngineStopped):
+                continue  # its process is about to end, which is handled there
+            self._note(placed, events)
+            events = self._new_events(link, number, placed.item, events)
+            if not events:
+                continue
+            placed.item.advanced = True
+            self._pool.progressed()
+            if isinstance(events[-1], RequestFinished | RequestFailed):
+                with self._lock:
+                    if number in self._open:
+                        self._forget(number)
+            send(placed.item, events)
+        if message.batches:
+            link.put(EventsAck(message.status.steps))
+
+    def answered(self, link: ReplicaLink, answer: SubmitResult) -> None:
+        """See `ReplicaEvents`."""
+        placed = self._open.get(answer.number)
+        if placed is None or placed.link is not link or placed.item.accepted is None:
+            return
+        if answer.error is None:
+            placed.item.accept()
+            return
+        with self._lock:
+            self._forget(answer.number)
+        placed.item.refuse(answer.error)
+
+    def lost(self, link: ReplicaLink, how: str) -> None:
+        """See `ReplicaEvents`: its requests go on elsewhere."""
+        ended: list[tuple[InFlightRequest, list[EngineEvent]]] = []
+        error = EngineStopped(f"the model's worker process {how} before this reply ended: send it again")
+        with self._lock:
+            if link.number in self._router.replicas:
+                self._router.remove(link.number)
+            self._cached.pop(link.number, None)
+            self._pool.lost(link)
+            if self._closing:
+                return
+            moved = [placed for placed in self._open.values() if placed.link is link]
+            heads = sorted((one for one in moved if not one.item.advanced), key=lambda one: one.item.rank)
+            for placed in heads[: self.limits.max_num_seqs] if not link.closing else ():
+                placed.item.deaths += 1
+            for placed in moved:
+                item, number = placed.item, placed.routed.id
+                placed.link = None
+                item.deaths = 0 if item.advanced else item.deaths
+                if item.cancelled:
+                    ended.append((self._forget(number), cancelled(item)))
+                elif item.deaths > MAX_REPLAYS:
+                    ended.append((self._forget(number), [RequestFailed(error)]))
+                else:
+                    self._router.ended(number)
+                    self._place(placed, item.next_run())
+        if not link.closing:
+            LOG.error("replica %d %s: %d requests go on elsewhere", link.number, how, len(moved) - len(ended))
+        for item, events in ended:
+            send(item, events)
+
+    def _note(self, placed: _Placed, events: list[EngineEvent]) -> None:
+        """Of what a replica sent, what routing and status want to know."""
+        with self._lock:
+            if isinstance(events[0], Delta):
+                self._router.first_token(placed.routed.id)
+            done = events[-1]
+            if isinstance(done, RequestFinished) and placed.link is not None:
+                sums = self._cached.get(placed.link.number, [0, 0])
+                sums[0] += done.usage.cached_tokens
+                sums[1] += done.usage.prompt_tokens
+
+    @staticmethod
+    def _new_events(
+        link: ReplicaLink, number: int, item: InFlightRequest, events: list[EngineEvent]
+    ) -> list[EngineEvent]:
+        try:
+            return item.take(events)
+        except Diverged:
+            link.put(Cancel(number))
+            message = (
+                "this reply's replica ended, and another one gave another text: has the model changed? "
+                "Send it again"
+            )
+            LOG.error("request %s: %s", item.request.request_id, message)
+            return [RequestFailed(EngineStopped(message))]
+
+    def _fail_all(self, error: HeadraceError) -> None:
+        with self._lock:
+            items = [self._forget(number) for number in list(self._open)]
+        for item in items:
+            send(item, [RequestFailed(error)])

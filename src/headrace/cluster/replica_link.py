@@ -1,0 +1,100 @@
+"""One running replica as the front sees it: a worker process, and a thread that reads its messages."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Protocol
+
+from headrace.engine.client import EngineStatus
+from headrace.workers.process import WorkerProcess
+from headrace.workers.protocol import (
+    BadFrame,
+    FromWorker,
+    ModelReady,
+    StepEvents,
+    SubmitResult,
+    ToWorker,
+)
+
+LOG = logging.getLogger("headrace.cluster")
+
+
+class ReplicaEvents(Protocol):
+    """What a link tells, on its own thread."""
+
+    def took(self, link: ReplicaLink, message: StepEvents) -> None:
+        """Events of requests."""
+        ...
+
+    def answered(self, link: ReplicaLink, answer: SubmitResult) -> None:
+        """Whether a request was accepted."""
+        ...
+
+    def lost(self, link: ReplicaLink, how: str) -> None:
+        """The process has ended; nothing follows."""
+        ...
+
+
+class ReplicaLink:
+    """`heard_s` is when its last message came. `closing`: its end is wanted."""
+
+    def __init__(self, number: int, process: WorkerProcess, ready: ModelReady, told: ReplicaEvents) -> None:
+        self.number, self.ready = number, ready
+        self.status: EngineStatus = ready.status
+        self.heard_s = time.monotonic()
+        self.longest_step_s = 0.0
+        self.passing_on = False
+        self.closing = False
+        self.hung = False
+        self._process, self._told = process, told
+        self._thread = threading.Thread(target=self._read, name=f"headrace-replica-{number}", daemon=True)
+
+    @property
+    def pid(self) -> int:
+        """Of its process."""
+        return self._process.pid
+
+    def start(self) -> None:
+        """Read its messages from now on."""
+        self._thread.start()
+
+    def put(self, message: ToWorker) -> None:
+        """Send without waiting; without effect where the process is gone."""
+        self._process.put(message)
+
+    def kill(self) -> None:
+        """End it at once; `lost` follows."""
+        self._process.kill()
+
+    def close(self) -> None:
+        """End it; `lost` follows."""
+        self.closing = True
+        self._process.close()
+
+    def join(self) -> None:
+        """Wait until it has ended."""
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _read(self) -> None:
+        try:
+            for message in self._process.messages():
+                self.heard_s = time.monotonic()
+                self._take(message)
+        except BadFrame as error:
+            LOG.error("replica %d: %s", self.number, error.message)
+        how = self._process.close()
+        self._told.lost(self, "made no step for too long" if self.hung else how)
+
+    def _take(self, message: FromWorker) -> None:
+        if isinstance(message, SubmitResult):
+            self._told.answered(self, message)
+        elif isinstance(message, StepEvents):
+            self.status = message.status
+            self.longest_step_s = max(self.longest_step_s, message.status.longest_step_s)
+            self.passing_on = True  # may take as long as readers take; the worker waits for it
+            self._told.took(self, message)
+            self.passing_on = False
+            self.heard_s = time.monotonic()

@@ -1,0 +1,86 @@
+"""Settings of replicas: the table `[cluster]`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, get_args
+
+from msgspec import Struct
+
+from headrace.config.names import known_name
+from headrace.config.setting import Setting, table_of
+from headrace.config.values import integer, number, one_of
+from headrace.errors import UsageError
+
+RoutingPolicy = Literal["kv", "least-load", "round-robin", "session"]
+ROUTING_POLICIES: tuple[RoutingPolicy, ...] = get_args(RoutingPolicy)
+MAX_LIVE_REPLICAS = 256
+
+
+class ClusterSettings(Struct, frozen=True, kw_only=True):
+    """The table `[cluster]`: every model is served by several processes."""
+
+    replicas: Annotated[
+        int, Setting(help="processes of each model at the start", values=integer(0, MAX_LIVE_REPLICAS))
+    ] = 1
+    policy: Annotated[
+        RoutingPolicy, Setting(help="which replica gets a request", values=one_of(RoutingPolicy))
+    ] = "kv"
+    min: Annotated[
+        int | None,
+        Setting(
+            help="fewest replicas; 0: an idle model has no process",
+            values=integer(0, MAX_LIVE_REPLICAS),
+            shown_default="replicas",
+        ),
+    ] = None
+    max: Annotated[
+        int | None,
+        Setting(
+            help="most replicas",
+            values=integer(1, MAX_LIVE_REPLICAS),
+            shown_default="replicas",
+        ),
+    ] = None
+    idle_s: Annotated[
+        float, Setting(help="seconds without need after which a replica is ended", values=number(0.1, 86_400))
+    ] = 60.0
+    hang_s: Annotated[
+        float,
+        Setting(
+            help="seconds without a step after which a replica is ended and its requests go on elsewhere; "
+            "ten times its longest step where that is more",
+            values=number(0.5, 3600),
+        ),
+    ] = 10.0
+
+    @property
+    def fewest(self) -> int:
+        """Replicas that there are always."""
+        return self.replicas if self.min is None else self.min
+
+    @property
+    def most(self) -> int:
+        """Replicas that there may be."""
+        return max(self.replicas, 1) if self.max is None else self.max
+
+
+CLUSTER_SETTINGS: Mapping[str, Setting] = table_of(ClusterSettings)
+
+
+def read_cluster(table: Mapping[str, object] | None) -> ClusterSettings | None:
+    """The table `[cluster]`, None without one; UsageError names what is unknown or no value."""
+    if table is None:
+        return None
+    values: dict[str, Any] = {}
+    for name, value in table.items():
+        row = CLUSTER_SETTINGS[known_name(name, list(CLUSTER_SETTINGS), f"cluster: unknown {name!r}")]
+        values[name] = row.parse(value, f"cluster.{name}")
+    found = ClusterSettings(**values)
+    if not found.fewest <= found.replicas <= found.most:
+        raise UsageError(
+            f"cluster.replicas is {found.replicas}, with min {found.fewest} and max {found.most}: "
+            "it starts between these",
+            param="replicas",
+        )
+    return found
