@@ -61,7 +61,7 @@ def answer(client: openai.OpenAI, seed: int, then: Callable[[], None] = lambda: 
     """A streamed completion; `then` is called after its first tokens."""
     parts: list[str] = []
     stream = client.completions.create(
-        model="tiny", prompt="abc", max_tokens=300, seed=seed, stream=True, extra_body={"ignore_eos": True}
+        model="llama3", prompt="abc", max_tokens=300, seed=seed, stream=True, extra_body={"ignore_eos": True}
     )
     for number, chunk in enumerate(stream):
         parts.append(chunk.choices[0].text if chunk.choices else "")

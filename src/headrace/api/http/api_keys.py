@@ -195,6 +195,8 @@ _TABLE: Sequence[tuple[str, str, Scope]] = (
     ("POST", "/api/(pull|push)", "admin"),
     ("GET", "/v1/organization/.+", "admin"),
     ("GET", "/v1/probes", "admin"),
+    ("GET", "/v1/cluster", "admin"),
+    ("POST", "/v1/cluster/(drain|replace)", "admin"),
     ("POST", "/v1/routes/score", "admin"),
     ("GET", "/v1/adapt/.+", "admin"),
     ("POST", "/v1/adapt/.+", "admin"),
