@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from data.attacks import read_attacks
 from data.scope import read_scope
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
@@ -23,7 +24,7 @@ from headrace.weights.ngram_classifier import PREFIX, NgramClassifier, buckets
 BUCKETS = 1 << 14
 EPOCHS, BATCH, RATE, DECAY = 6, 64, 0.3, 1e-6
 Pair = tuple[str, str]
-TASKS = {"scope": read_scope}
+TASKS = {"injection": read_attacks, "scope": read_scope}
 
 
 def fit(pairs: Sequence[Pair], seed: int) -> NgramClassifier:

@@ -79,7 +79,7 @@ def read_scope(data: Path) -> Task:
 
     talk = [text for several, _ in _OWN for text in several] * 20
     edits = _forms((*_ASKS, *_REPEATS), random)
-    outside = [*_problems(data, random), *_questions(data), *_made(), *edits]
+    outside = [*problem_texts(data, random), *question_texts(data), *_made(), *edits]
     train = [(text, INSIDE) for text in texts + talk] + labeled("train") + [(one, OUTSIDE) for one in outside]
     return Task(
         [(_noised(text, random), label) for text, label in train],
@@ -113,7 +113,7 @@ def _forms(asks: Sequence[str], random: np.random.Generator) -> list[str]:
     ]
 
 
-def _problems(data: Path, random: np.random.Generator) -> list[str]:
+def problem_texts(data: Path, random: np.random.Generator) -> list[str]:
     path = data / GSM8K
     if not path.is_file() or not (data / MMLU).is_file():
         raise MissingData(f"{GSM8K} or {MMLU} is missing: pass --data the folder that holds them")
@@ -125,7 +125,7 @@ def _problems(data: Path, random: np.random.Generator) -> list[str]:
     return sums + [row[0] for row in rows]
 
 
-def _questions(data: Path) -> list[str]:
+def question_texts(data: Path) -> list[str]:
     found = [line for name in QUESTIONS for line in (data / name).read_text().splitlines()]
     return [turn for line in found for turn in json.loads(line)["turns"]] * 3
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
 from typing import TypeVar
 
 from headrace.inference.call_context import CallContext
@@ -19,10 +21,14 @@ from headrace.tasks.label_scores import Classification
 from headrace.tasks.pii.analyzer import THRESHOLD, Analyzer
 from headrace.tasks.pii.custom import CustomPattern, CustomRecognizer
 from headrace.tasks.pii.redaction import Redacted, Redactor
+from headrace.weights.hub.bundled import bundled_guards
+from headrace.weights.ngram_classifier import read_ngram_classifier
 
 T = TypeVar("T")
 Found = tuple[str, float]
 """A label and its score."""
+PIECE_CHARACTERS, MAX_SPLIT = 1000, 16_384
+_END = re.compile(r"(?<=[.!?])\s+|\n+")
 QUICK_CHARACTERS = 4096
 """Longer texts are searched in a thread: that takes a millisecond and more."""
 
@@ -64,6 +70,8 @@ class GuardChecks:
                 done = await redacted(redactor_of(name, guard), text)
                 found = _best((one.label, one.score) for one in done.entities)
                 text = done.text
+            elif guard.kind == "words":
+                found = await _by_words(name, guard, text, before)
             elif guard.kind in ("pii", "regex"):
                 found = await _matched(name, guard, text, before)
             else:
@@ -137,6 +145,33 @@ async def _matched(name: str, guard: GuardSettings, text: str, before: str) -> F
         return _best((label, score) for label, _, score in Counter(_matches(analyzer, before + text)) - known)
 
     return await in_thread_if_long(search, len(before) + len(text))
+
+
+async def _by_words(name: str, guard: GuardSettings, text: str, before: str) -> Found | None:
+    """The score of the guard's name by the classifier that ships, in all ways to read the text, and piece by
+    piece: a harmless beginning does not hide what follows."""
+    classifier = read_ngram_classifier(bundled_guards()[name])
+
+    def search() -> Found | None:
+        several = [one for reading in readings(text) for one in pieces(reading)]
+        if before.strip():
+            several.append((before + text)[-PIECE_CHARACTERS:])
+        score = max((classifier.scores(one)[name] for one in several), default=0.0)
+        return (name, score) if score >= guard.least else None
+
+    return await in_thread_if_long(search, len(before) + len(text))
+
+
+def pieces(text: str) -> list[str]:
+    """The text in overlapping parts of PIECE_CHARACTERS; up to MAX_SPLIT characters also each of its lines
+    and sentences, and each two of these in a row."""
+    parts = [] if len(text) > MAX_SPLIT else [one for one in _END.split(text) if one.strip()]
+    several = [*parts, *(f"{one} {other}" for one, other in pairwise(parts)), text]
+    return [
+        one[start : start + PIECE_CHARACTERS]
+        for one in several
+        for start in range(0, len(one), PIECE_CHARACTERS // 2)
+    ]
 
 
 async def in_thread_if_long(search: Callable[[], T], characters: int) -> T:

@@ -10,10 +10,11 @@ from msgspec.structs import replace
 
 from headrace.errors import InvalidRequest, UsageError
 from headrace.tasks.guards.schema import SchemaCheck
+from headrace.weights.hub.bundled import bundled_guards
 
 Stage = Literal["input", "output"]
 Action = Literal["block", "redact", "flag"]
-Kind = Literal["pii", "regex", "classifier", "topics", "schema"]
+Kind = Literal["pii", "regex", "classifier", "topics", "schema", "words"]
 
 _FIELDS: Mapping[Kind, tuple[str, ...]] = {
     "pii": ("entities",),
@@ -21,8 +22,13 @@ _FIELDS: Mapping[Kind, tuple[str, ...]] = {
     "classifier": ("model", "labels"),
     "topics": ("model", "topics", "allowed", "denied"),
     "schema": ("schema",),
+    "words": (),
 }
-_STAGES: Mapping[Kind, tuple[Stage, ...]] = {"topics": ("input",), "schema": ("output",)}
+_STAGES: Mapping[Kind, tuple[Stage, ...]] = {
+    "topics": ("input",),
+    "schema": ("output",),
+    "words": ("input",),
+}
 
 
 class GuardSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -33,7 +39,9 @@ class GuardSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     "topics" tells `topics` apart, by examples of each or without any by their names, and finds those that
     are `denied`, or not `allowed`. "schema" finds output that is not JSON of this JSON `schema`. A guard
     reads what goes in, what comes out, or both (`on`; default: "topics" what goes in, "schema" what comes
-    out, others both). `always`: it reads every request, and otherwise those that name it.
+    out, others both). "words" is the classifier of the guard's name that ships with Headrace: it needs no
+    model, and a request may name it without a table, too. `always`: it reads every request, and otherwise
+    those that name it.
     """
 
     kind: Kind
@@ -86,6 +94,9 @@ def _read(name: str, table: object) -> GuardSettings:
         raise UsageError(f"{place}: {problem}")
     if guard.kind == "schema":
         SchemaCheck(name, guard.schema)
+    if guard.kind == "words" and name not in bundled_guards():
+        shipped = ", ".join(bundled_guards())
+        raise UsageError(f"{place}: no classifier of this name ships, there are {shipped}: rename it")
     return guard if guard.on is not None else replace(guard, on=_STAGES.get(guard.kind))
 
 
@@ -139,8 +150,16 @@ def check_served(guards: Mapping[str, GuardSettings], serves: Callable[[str], bo
 
 def chosen(guards: Mapping[str, GuardSettings], names: tuple[str, ...]) -> dict[str, GuardSettings]:
     """Those of a request: the ones that are always on, and the named ones; InvalidRequest for others."""
+    shipped = bundled_guards()
+    found = {name: one for name, one in guards.items() if one.always or name in names}
     for name in names:
-        if name not in guards:
+        if name in guards:
+            continue
+        if name not in shipped:
             known = ", ".join(guards) or "none"
-            raise InvalidRequest(f"unknown guard {name[:80]!r}: configured are {known}", param="guard")
-    return {name: one for name, one in guards.items() if one.always or name in names}
+            raise InvalidRequest(
+                f"unknown guard {name[:80]!r}: configured are {known}, and {', '.join(shipped)} ships",
+                param="guard",
+            )
+        found[name] = GuardSettings(kind="words", on=_STAGES["words"])
+    return found

@@ -14,6 +14,11 @@ def list_bundled() -> dict[str, Path]:
     return {path.parent.name: path.parent for path in sorted(BUNDLED_FOLDER.glob("*/config.json"))}
 
 
+def bundled_guards() -> dict[str, Path]:
+    """Name → file of each classifier for guards, see `weights/ngram_classifier.py`."""
+    return {path.stem: path for path in sorted((BUNDLED_FOLDER / "guards").glob("*.safetensors"))}
+
+
 def bundled_weights(folder: Path) -> str | None:
     """The format that the model in `folder` is to run in, where it ships and says so."""
     return SHIPPED_WEIGHTS.get(folder.name) if _ships(folder) else None
