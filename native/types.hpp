@@ -48,6 +48,7 @@ struct Step {
   const int32_t* rows = nullptr;          // [R] indices into T
   const int32_t* state_slots = nullptr;   // [B] where the sequence's recurrent states are, no two in one
   const int32_t* token_types = nullptr;   // [T] which text of a pair
+  const int32_t* adapters = nullptr;      // [B] slot of the sequence's adapter, or -1; null: none has one
 };
 
 // KV memory of one layer: k and v are [pages][kv_heads] pages of kPageTokens * head_dim numbers of `type`, as

@@ -10,6 +10,7 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -41,6 +42,7 @@ using IntTable = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::devic
 using ValueRow = std::tuple<std::string, int64_t, int64_t>;
 using WeightRow = std::tuple<std::string, int64_t, int64_t, ConstBytes>;
 using KvRow = std::tuple<Bytes, Bytes, int, int>;
+using AdapterRow = std::tuple<int, int, double, ConstBytes, ConstBytes>;
 using StateRow = std::tuple<Bytes, int64_t>;
 using InstructionRow = std::tuple<std::string, std::vector<int>, std::vector<int>, std::vector<int>, std::vector<int>,
                                   std::vector<int>, std::vector<float>>;
@@ -116,8 +118,8 @@ class BoundExecutor {
 
   std::vector<double> run(const Ints& tokens, const Ints& positions, const Ints& slots, const Ints& query_starts,
                           const Ints& lengths, const IntTable& block_tables, const Ints& rows, const Ints& state_slots,
-                          const std::optional<Ints>& token_types, bool timed) {
-    headrace::Step step = step_of(tokens, positions, slots, query_starts, lengths, block_tables, rows, state_slots);
+                          const std::optional<Ints>& adapters, const std::optional<Ints>& token_types, bool timed) {
+    headrace::Step step = step_of(tokens, positions, slots, query_starts, lengths, block_tables, rows, state_slots, adapters);
     if (token_types) {
       expect("token_types", count(*token_types), step.T);
       step.token_types = token_types->data();
@@ -132,10 +134,12 @@ class BoundExecutor {
                                            const std::vector<headrace::SampleRow*>& sampling, const Ints& tokens,
                                            const Ints& positions, const Ints& slots, const Ints& query_starts,
                                            const Ints& lengths, const IntTable& block_tables, const Ints& rows,
-                                           const Ints& state_slots, int32_t steps, int32_t lookahead_tokens, double seconds,
+                                           const Ints& state_slots, const std::optional<Ints>& adapters, int32_t steps,
+                                           int32_t lookahead_tokens, double seconds,
                                            const std::vector<headrace::SuffixAutomaton*>& texts,
                                            const std::vector<int32_t>& depths, int32_t token_budget, headrace::Signal* signal) {
-    const headrace::Step step = step_of(tokens, positions, slots, query_starts, lengths, block_tables, rows, state_slots);
+    const headrace::Step step =
+        step_of(tokens, positions, slots, query_starts, lengths, block_tables, rows, state_slots, adapters);
     value(output, 0);  // refuses an unknown one
     if (columns(output) != sampler.vocabulary()) throw std::invalid_argument("run_multi_step: the sampler has another vocabulary");
     for (const headrace::SampleRow* row : sampling) {
@@ -145,6 +149,24 @@ class BoundExecutor {
     const headrace::Program& program = executor_->program();
     const headrace::DraftPlan plan{texts, depths, std::min({token_budget, program.max_tokens, program.max_rows})};
     return headrace::run_multi_step(*executor_, output, sampler, step, sampling, {steps, lookahead_tokens, seconds}, plan, signal);
+  }
+
+  void set_adapter(int slot, const std::string& format, std::vector<AdapterRow> pairs) {
+    const headrace::Format type = headrace::format_named(format);
+    if (type != headrace::Format::f32 && type != headrace::Format::bf16) throw std::invalid_argument("adapters are f32 or bf16");
+    std::vector<Executor::AdapterPair> views;
+    for (const auto& [weight, rank, scale, a, b] : pairs) {
+      views.push_back({weight, rank, static_cast<float>(scale), a.data(), static_cast<int64_t>(a.size()), b.data(), static_cast<int64_t>(b.size())});
+    }
+    {
+      const nb::gil_scoped_release released;
+      executor_->set_adapter(slot, type == headrace::Format::f32, views);
+    }
+    if (pairs.empty()) {
+      adapters_.erase(slot);
+    } else {
+      adapters_.insert_or_assign(slot, std::move(pairs));
+    }
   }
 
   float* value(int id, int64_t rows) const {
@@ -162,7 +184,7 @@ class BoundExecutor {
  private:
   static headrace::Step step_of(const Ints& tokens, const Ints& positions, const Ints& slots, const Ints& query_starts,
                                 const Ints& lengths, const IntTable& block_tables, const Ints& rows,
-                                const Ints& state_slots) {
+                                const Ints& state_slots, const std::optional<Ints>& adapters) {
     headrace::Step step;
     step.T = count(tokens);
     step.B = count(lengths);
@@ -181,6 +203,10 @@ class BoundExecutor {
     step.block_tables = block_tables.data();
     step.rows = rows.data();
     step.state_slots = state_slots.data();
+    if (adapters) {
+      expect("adapters", count(*adapters), step.B);
+      step.adapters = adapters->data();
+    }
     return step;
   }
 
@@ -200,6 +226,7 @@ class BoundExecutor {
   std::vector<ConstFloats> constants_;
   std::vector<KvRow> kv_;
   std::vector<StateRow> states_;
+  std::map<int, std::vector<AdapterRow>> adapters_;
   std::unique_ptr<Executor> executor_;
 };
 
@@ -269,14 +296,16 @@ void bind_executor(nb::module_& m) {
            nb::keep_alive<1, 2>())
       .def("run", &BoundExecutor::run, "tokens"_a.noconvert(), "positions"_a.noconvert(), "slots"_a.noconvert(),
            "query_starts"_a.noconvert(), "lengths"_a.noconvert(), "block_tables"_a.noconvert(), "rows"_a.noconvert(),
-           "state_slots"_a.noconvert(), "token_types"_a.noconvert().none() = nb::none(), "timed"_a = false,
+           "state_slots"_a.noconvert(), "adapters"_a.noconvert().none() = nb::none(), "token_types"_a.noconvert().none() = nb::none(), "timed"_a = false,
            "Runs a step. `timed`: phase by phase, and returns the seconds of each instruction, the rotations' first.")
       .def("run_multi_step", &BoundExecutor::run_multi_step, "output"_a, "sampler"_a, "sampling"_a, "tokens"_a.noconvert(),
            "positions"_a.noconvert(), "slots"_a.noconvert(), "query_starts"_a.noconvert(), "lengths"_a.noconvert(),
-           "block_tables"_a.noconvert(), "rows"_a.noconvert(), "state_slots"_a.noconvert(), "steps"_a, "lookahead_tokens"_a,
+           "block_tables"_a.noconvert(), "rows"_a.noconvert(), "state_slots"_a.noconvert(), "adapters"_a.noconvert().none(), "steps"_a, "lookahead_tokens"_a,
            "seconds"_a = 0.0, "texts"_a = nb::list(), "depths"_a = nb::list(), "token_budget"_a = 0,
            "signal"_a.none() = nb::none(),
            "Runs steps, each from the tokens sampled in the step before and from drafts of the texts, which grow with them: "
            "see native/executor/multi_step.hpp.")
+      .def("set_adapter", &BoundExecutor::set_adapter, "slot"_a, "format"_a, "pairs"_a.noconvert(),
+           "Puts an adapter into a slot, or empties it: weight, rank, scale, A and B, laid out as kernels/lora.hpp says.")
       .def("value", &view_of_value, "id"_a, "rows"_a, nb::rv_policy::reference);
 }

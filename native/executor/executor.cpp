@@ -15,7 +15,8 @@ Executor::Executor(Pool& pool, Program program, bool poison)
       rows_(rows_kernels(active_isa())),
       attention_(attention_kernels(active_isa())),
       moe_(active_isa()),
-      recurrence_(recurrence_kernels(active_isa())) {
+      recurrence_(recurrence_kernels(active_isa())),
+      lora_(lora_kernels(active_isa())) {
   check_program(program_);
   if (poison) dead_ = dead_ranges(program_);
   plan_scratch();
@@ -36,6 +37,7 @@ float* Executor::value(int id) const {
 void Executor::run(const Step& step) {
   check_step(program_, step);
   const std::lock_guard<std::mutex> turn(turn_);
+  plan_adapted_rows(step);
   const std::vector<Stage>& stages = stages_for(step);
   pool_.run_phases(static_cast<int>(stages.size()), [&](int i, int part, int parts) {
     run_stage(stages[static_cast<size_t>(i)], step, part, parts);
@@ -45,6 +47,7 @@ void Executor::run(const Step& step) {
 std::vector<double> Executor::run_timed(const Step& step) {
   check_step(program_, step);
   const std::lock_guard<std::mutex> turn(turn_);
+  plan_adapted_rows(step);
   std::vector<double> seconds(program_.instructions.size() + 1);
   for (const Stage& stage : stages_for(step)) {
     const auto begin = std::chrono::steady_clock::now();

@@ -8,6 +8,7 @@
 #include "../kernels/arguments.hpp"
 #include "../kernels/attention.hpp"
 #include "../kernels/linear.hpp"
+#include "../kernels/lora.hpp"
 #include "../kernels/recurrence.hpp"
 #include "../kernels/rows.hpp"
 #include "../platform/memory.hpp"
@@ -29,6 +30,20 @@ class Executor {
 
   // The same with a run of the pool for each phase: seconds per instruction, the rotations' first.
   std::vector<double> run_timed(const Step& step);
+
+  // The matrices of one adapter (executor/adapters.cpp), which must outlive their place here.
+  struct AdapterPair {
+    int weight = -1;  // its id in the program
+    int32_t rank = 0;
+    float scale = 1;
+    const uint8_t* a = nullptr;
+    int64_t a_bytes = 0;
+    const uint8_t* b = nullptr;
+    int64_t b_bytes = 0;
+  };
+  // Puts an adapter into a slot, or empties it (no pairs). std::invalid_argument where it does not fit to the program.
+  void set_adapter(int slot, bool f32, const std::vector<AdapterPair>& pairs);
+  static constexpr int kMaxAdapters = 1024;
 
   float* value(int id) const;  // std::invalid_argument for an unknown id
   const Program& program() const { return program_; }
@@ -76,6 +91,13 @@ class Executor {
 #include "../ops.inl"
   void look_up(const Call& call, const int32_t* ids);
   void plan_row_ops();
+  // Adapters: what a step's rows have, and the first product for one instruction.
+  struct AdaptedRows {
+    std::vector<int32_t> adapters, order;  // as LoraRows and LoraShrinkArgs
+  };
+  void plan_adapted_rows(const Step& step);
+  bool is_adapted(size_t instruction) const;
+  LoraRows shrink(const Call& call, const FusedLinearArgs& args);
   RowOpArgs row_op(const Call& call) const;
   MoeShape moe_shape(const Instruction& instruction) const;
   FormatSet formats_of(const Instruction& instruction) const;  // of its weights
@@ -96,6 +118,13 @@ class Executor {
   Buffer linear_scratch_, head_scratch_, max_scratch_, attention_scratch_, moe_scratch_, rope_memory_;
   std::vector<RopeTable> rope_tables_;
   std::vector<RowOpArgs> row_ops_;  // per instruction, but for what a step brings
+  const LoraKernels& lora_;
+  std::vector<std::vector<LoraPair>> adapters_;  // per instruction [slots][kMaxLinears]; empty without adapters
+  std::vector<std::vector<bool>> adapts_;        // per slot: which instructions
+  int64_t hidden_stride_ = 0;                    // words of a row
+  Buffer hidden_, shrink_scratch_;
+  AdaptedRows adapted_tokens_, adapted_rows_;    // of the step that runs
+  std::vector<int32_t> active_adapters_;
   size_t single_row_scratch_bytes_ = 0;  // of a product with one row
   std::vector<Stage> stages_, single_row_stages_;
   std::mutex turn_;

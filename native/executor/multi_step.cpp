@@ -38,7 +38,7 @@ class Ragged {
   // Computes each sequence's last token, then its draft, with logits of all.
   Step next(const std::vector<Tokens>& drafts) {
     tokens_.clear(), positions_.clear(), slots_.clear(), rows_.clear(), counts_.clear(), tables_.clear();
-    states_.clear();
+    states_.clear(), adapters_.clear();
     starts_.assign(1, 0);
     for (const int32_t b : active_) add(b, drafts[static_cast<size_t>(b)]);
     for (int32_t row = 0; row < starts_.back(); ++row) rows_.push_back(row);
@@ -53,6 +53,7 @@ class Ragged {
     step.lengths = counts_.data();
     step.block_tables = tables_.data();
     if (first_.state_slots != nullptr) step.state_slots = states_.data();
+    if (first_.adapters != nullptr) step.adapters = adapters_.data();
     return step;
   }
 
@@ -72,12 +73,13 @@ class Ragged {
     counts_.push_back(position);
     tables_.insert(tables_.end(), pages, pages + first_.max_pages);
     if (first_.state_slots != nullptr) states_.push_back(first_.state_slots[b]);
+    if (first_.adapters != nullptr) adapters_.push_back(first_.adapters[b]);
   }
 
   const Step& first_;
   bool kept_;
   std::vector<int32_t> active_, lengths_, last_;
-  std::vector<int32_t> tokens_, positions_, slots_, rows_, starts_, counts_, tables_, states_;
+  std::vector<int32_t> tokens_, positions_, slots_, rows_, starts_, counts_, tables_, states_, adapters_;
 };
 
 // Drafts from the texts, and their outcomes.

@@ -66,6 +66,11 @@ void Executor::fused_linear(const Call& call) {
   args.act = static_cast<Act>(it.ints[0]);
   args.residual = it.inputs[1] < 0 ? nullptr : value(it.inputs[1]);
   args.scratch = linear_scratch_.data();
+  LoraRows lora;
+  if (!active_adapters_.empty() && is_adapted(static_cast<size_t>(&it - program_.instructions.data()))) {
+    lora = shrink(call, args);
+    args.lora = &lora;
+  }
   if (call.phase == kWhole) {
     args.scratch += static_cast<size_t>(call.part) * single_row_scratch_bytes_;
     linear_.prepare(args, 0, 1);

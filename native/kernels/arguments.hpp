@@ -10,6 +10,26 @@ namespace headrace {
 
 inline constexpr int kMaxLinears = 4;  // weights that share one input (Q, K, V; gate, up)
 
+inline constexpr int kMaxLoraRank = 512;
+
+// What one adapter adds to a product with one weight; rank 0: nothing. Layouts: lora.hpp.
+struct LoraPair {
+  int32_t rank = 0;
+  Format type = Format::bf16;  // or f32
+  int32_t at = 0;              // its first word in a row of LoraRows::hidden
+  float scale = 1;
+  const uint8_t* a = nullptr;
+  const uint8_t* b = nullptr;
+};
+
+// The rows of a product and their adapters.
+struct LoraRows {
+  const int32_t* adapters = nullptr;  // [rows] slot of the row's adapter, or -1
+  const LoraPair* pairs = nullptr;    // [slots][kMaxLinears], of the product's weights
+  const uint32_t* hidden = nullptr;   // [rows][stride] words: A x, as float32 or as pairs of bf16
+  int64_t stride = 0;
+};
+
 // y_i = epilogue(linear(norm(x), w_i) + bias_i). Phase 0 prepares rows of x (norm, then whatever the
 // formats need: rounding, rotation, int8), split over rows; phase 1 multiplies, split over panels.
 // With act != none there are two weights (gate, up) and one output: act(gate) * up.
@@ -26,6 +46,7 @@ struct FusedLinearArgs {
   float* y[kMaxLinears] = {};               // [T, n_i], leading dimension n_i
   Act act = Act::none;
   const float* residual = nullptr;  // [T, n_0] added to y[0], or null; may alias y[0]
+  const LoraRows* lora = nullptr;   // what adapters add before the activation, or null
   uint8_t* scratch = nullptr;       // linear_scratch_bytes(...), 64-byte aligned, shared by all threads
 };
 

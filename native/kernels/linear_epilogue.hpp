@@ -11,7 +11,57 @@ namespace {
 
 namespace simd = HEADRACE_NAMESPACE;
 
-// Sums of rows [row0, row0 + rows) become products in place: acc[rows][32], integers to floats, bias added.
+// row[32] += B h for one panel of B: a chain over the rank, which is added at once.
+inline void add_adapter(const LoraPair& pair, int64_t panel, const uint32_t* hidden, float* row) {
+  const int64_t rank = pair.rank;
+  if (pair.type == Format::f32) {
+    const float* b = reinterpret_cast<const float*>(pair.b) + panel * rank * kPanel;
+    float sums[kPanel] = {};
+    for (int64_t j = 0; j < rank; ++j, b += kPanel) {
+      const float h = float_of(hidden[j]);
+      for (int c = 0; c < kPanel; ++c) sums[c] += h * b[c];
+    }
+    for (int c = 0; c < kPanel; ++c) row[c] += sums[c];
+    return;
+  }
+  const uint8_t* b = pair.b + panel * rank * kPanel * 2;
+#if defined(HEADRACE_ISA_avx512)
+  __m512 low = _mm512_setzero_ps(), high = low;
+  for (int64_t j = 0; j < rank / 2; ++j, b += 128) {
+    const __m512bh h = (__m512bh)_mm512_set1_epi32(static_cast<int>(hidden[j]));
+    __builtin_prefetch(b + rank * kPanel * 2);
+    __builtin_prefetch(b + rank * kPanel * 2 + 64);
+    low = _mm512_dpbf16_ps(low, (__m512bh)_mm512_loadu_si512(b), h);
+    high = _mm512_dpbf16_ps(high, (__m512bh)_mm512_loadu_si512(b + 64), h);
+  }
+  _mm512_storeu_ps(row, _mm512_add_ps(_mm512_loadu_ps(row), low));
+  _mm512_storeu_ps(row + 16, _mm512_add_ps(_mm512_loadu_ps(row + 16), high));
+#else
+  float sums[kPanel] = {};
+  for (int64_t j = 0; j < rank / 2; ++j, b += 128) {
+    const float even = float_of(hidden[j] << 16), odd = float_of(hidden[j] & 0xffff0000u);
+    uint32_t words[kPanel];
+    std::memcpy(words, b, sizeof words);
+    for (int c = 0; c < kPanel; ++c) {
+      sums[c] += even * float_of(words[c] << 16);
+      sums[c] += odd * float_of(words[c] & 0xffff0000u);
+    }
+  }
+  for (int c = 0; c < kPanel; ++c) row[c] += sums[c];
+#endif
+}
+
+// What the adapters of rows [row0, row0 + rows) add to one panel of weight `which`.
+inline void add_adapters(const LoraRows& lora, int which, int64_t panel, int64_t row0, int64_t rows, float* acc) {
+  for (int64_t r = 0; r < rows; ++r) {
+    const int32_t adapter = lora.adapters[row0 + r];
+    if (adapter < 0) continue;
+    const LoraPair& pair = lora.pairs[static_cast<int64_t>(adapter) * kMaxLinears + which];
+    if (pair.rank > 0) add_adapter(pair, panel, lora.hidden + (row0 + r) * lora.stride + pair.at, acc + r * kPanel);
+  }
+}
+
+// Sums of rows [row0, row0 + rows) become products in place: acc[rows][32], integers to floats, bias and adapters added.
 inline void settle(const FusedLinearArgs& args, const Scratch& scratch, int which, int64_t panel, int64_t row0,
                    int64_t rows, float* acc) {
   const Weight& w = args.w[which];
@@ -37,6 +87,7 @@ inline void settle(const FusedLinearArgs& args, const Scratch& scratch, int whic
       for (int c = 0; c < kPanel; ++c) row[c] += bias[c];
     }
   }
+  if (args.lora != nullptr) add_adapters(*args.lora, which, panel, row0, rows, acc);
 }
 
 // Adds a panel's columns of the residual; those of later rows, `stride` numbers apart, are fetched meanwhile.

@@ -60,6 +60,7 @@ class Executor:
         block_tables: NDArray[np.int32],
         rows: NDArray[np.int32],
         state_slots: NDArray[np.int32],
+        adapters: NDArray[np.int32] | None = None,
         token_types: NDArray[np.int32] | None = None,
         timed: bool = False,
     ) -> list[float]: ...
@@ -76,6 +77,7 @@ class Executor:
         block_tables: NDArray[np.int32],
         rows: NDArray[np.int32],
         state_slots: NDArray[np.int32],
+        adapters: NDArray[np.int32] | None,
         steps: int,
         lookahead_tokens: int,
         seconds: float = 0.0,
@@ -84,6 +86,12 @@ class Executor:
         token_budget: int = 0,
         signal: Signal | None = None,
     ) -> MultiStepResult: ...
+    def set_adapter(
+        self,
+        slot: int,
+        format: str,
+        pairs: Sequence[tuple[int, int, float, NDArray[np.uint8], NDArray[np.uint8]]],
+    ) -> None: ...
     def value(self, id: int, rows: int) -> NDArray[np.float32]: ...
 
 class MultiStepResult:

@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 from msgspec import Struct
 
 from headrace._native import MultiStepResult, Signal, SuffixAutomaton
+from headrace.executors.adapters import Adapter
 from headrace.ops.value import Array
 from headrace.program.step import Step
 from headrace.sampling.sampler import Sampler, SamplerState
@@ -30,6 +31,10 @@ class Executor(Protocol):
     """Runs a program. Its KV caches and recurrent states persist between steps."""
 
     capacity: ExecutorLimits
+
+    def set_adapter(self, slot: int, adapter: Adapter | None) -> None:
+        """Put an adapter into a slot, for steps whose sequences name it, or empty the slot."""
+        ...
 
     def run(self, step: Step) -> Array:
         """Logits [R, V] of the step's rows, float32; the array is valid (and writable) until the next run."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from headrace import _native
 from headrace.errors import ProgramError
+from headrace.executors.adapters import Adapter, packed_a, packed_b
 from headrace.executors.executor import NO_DRAFTS, DraftPlan, ExecutorLimits
 from headrace.executors.lowering import Lowering
 from headrace.ops.value import Array, Ints, Value
@@ -72,6 +73,18 @@ class NativeExecutor:
             poison,
         )
         self._output = lowering.value_id(program.output)
+        self._matrix_ids = {name: index for index, name in enumerate(lowering.matrices)}
+        self._adapter_format = adapter_format([weight.format for weight in matrices.values()])
+
+    def set_adapter(self, slot: int, adapter: Adapter | None) -> None:
+        """See Executor."""
+        kind = self._adapter_format
+        pairs = [
+            (self._matrix_ids[name], pair.a.shape[0] + pair.a.shape[0] % 2, float(pair.scale))
+            + (packed_a(pair.a, kind), packed_b(pair.b, kind))
+            for name, pair in ({} if adapter is None else adapter.matrices).items()
+        ]
+        self._executor.set_adapter(slot, kind, pairs)
 
     def run(self, step: Step) -> Array:
         """Logits [R, V], float32: a view of the arena, valid (and writable) until the next run."""
@@ -114,7 +127,12 @@ class NativeExecutor:
         return self._executor.run(*_arrays(step), token_types=step.token_types, timed=timed)
 
 
-def _arrays(step: Step) -> tuple[Ints, ...]:
+def adapter_format(formats: Collection[str]) -> Literal["f32", "bf16"]:
+    """The numbers of adapters beside weights in these formats."""
+    return "f32" if all(name == "f32" for name in formats) else "bf16"
+
+
+def _arrays(step: Step) -> tuple[Ints, Ints, Ints, Ints, Ints, Ints, Ints, Ints, Ints | None]:
     return (
         step.tokens,
         step.positions,
@@ -124,6 +142,7 @@ def _arrays(step: Step) -> tuple[Ints, ...]:
         step.block_tables,
         step.rows,
         step.state_slots,
+        step.adapters,
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from headrace.executors.adapters import Adapter, changing, lora, row_adapters
 from headrace.executors.executor import ExecutorLimits
 from headrace.ops.kv_write import KvCache
 from headrace.ops.value import Array, Value
@@ -25,6 +26,7 @@ class ReferenceExecutor:
         self.capacity = capacity
         self._instructions = program.expanded()
         self._output = program.output
+        self._adapters: dict[int, Adapter] = {}
         slots = capacity.page_count * capacity.page_tokens
         self._fixed: dict[Value, Any] = {value: weights[name] for name, value in program.weights.items()}
         self._fixed |= program.constants
@@ -33,6 +35,12 @@ class ReferenceExecutor:
             self._fixed[cache] = KvCache(k, v)
         for state in program.states:
             self._fixed[state] = np.zeros((capacity.state_slots, int(state.shape[1])), np.float32)
+
+    def set_adapter(self, slot: int, adapter: Adapter | None) -> None:
+        """See Executor."""
+        self._adapters.pop(slot, None)
+        if adapter is not None:
+            self._adapters[slot] = adapter
 
     def run(self, step: Step, trace: Any = None) -> Array:
         """Logits [R, V], float32."""
@@ -47,6 +55,11 @@ class ReferenceExecutor:
         assert instruction.op is not None
         arguments = [None if v is None else _value(v, values, step) for v in instruction.inputs]
         result = instruction.op.body(*arguments, **instruction.attrs)
+        if instruction.name == "linear" and self._adapters and (rows := row_adapters(step)) is not None:
+            x, weight = instruction.inputs[:2]
+            assert x is not None and weight is not None
+            of_rows = rows[step.rows] if x.shape[0] == "R" else rows
+            result = lora(result, arguments[0], of_rows, changing(weight.name, self._adapters))
         outputs: tuple[Array, ...] = () if result is None else (result,)
         values.update(zip(instruction.outputs, outputs, strict=True))
         return outputs

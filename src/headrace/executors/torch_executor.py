@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from headrace.errors import ProgramError, UsageError
+from headrace.executors.adapters import Adapter, changing, row_adapters
 from headrace.executors.executor import ExecutorLimits
 from headrace.executors.torch_ops import OPERATIONS, Tensor, Torch, TorchKvCache
 from headrace.ops.value import Array, Ints, Value
@@ -40,6 +41,7 @@ class TorchExecutor:
         self._device = _find_device(self._torch, device)
         self._instructions = program.expanded()
         self._output = program.output
+        self._adapters: dict[int, Adapter] = {}
         unknown = sorted({ins.name for ins in self._instructions} - OPERATIONS.keys())
         if unknown:
             raise ProgramError(f"the torch executor has no call for {', '.join(unknown)}")
@@ -60,6 +62,12 @@ class TorchExecutor:
         for state in program.states:
             self._fixed[state] = self._torch.zeros(capacity.state_slots, state.shape[1], device=self._device)
 
+    def set_adapter(self, slot: int, adapter: Adapter | None) -> None:
+        """See Executor."""
+        self._adapters.pop(slot, None)
+        if adapter is not None:
+            self._adapters[slot] = adapter
+
     def run(self, step: Step, trace: Callable[[Instruction, tuple[Array, ...]], None] | None = None) -> Array:
         """Logits [R, V], float32. `trace` is called for every instruction, as in ReferenceExecutor."""
         inputs: dict[str, Any] = {
@@ -69,6 +77,9 @@ class TorchExecutor:
         # Loop bounds stay on the host: reading them back from a device would stall it in every layer.
         inputs |= {name: getattr(step, name) for name in ("query_starts", "lengths", "state_slots")}
         values = dict(self._fixed)
+        rows = row_adapters(step) if self._adapters else None
+        if rows is not None:
+            inputs |= {"adapters": self._to_device(rows), "adapters of rows": self._to_device(rows[step.rows])}
         with self._torch.inference_mode():
             for instruction in self._instructions:
                 outputs = self._compute(instruction, values, inputs)
@@ -84,9 +95,21 @@ class TorchExecutor:
             for v in instruction.inputs
         ]
         result = OPERATIONS[instruction.name](self._torch, *arguments, **instruction.attrs)
+        if instruction.name == "linear" and "adapters" in inputs:
+            result = self._adapted(instruction, result, arguments[0], inputs)
         outputs: tuple[Tensor, ...] = () if result is None else (result,)
         values.update(zip(instruction.outputs, outputs, strict=True))
         return outputs
+
+    def _adapted(self, linear: Instruction, y: Tensor, x: Tensor, inputs: dict[str, Any]) -> Tensor:
+        """The product with what the rows' adapters add."""
+        source, weight = linear.inputs[:2]
+        assert source is not None and weight is not None
+        rows = inputs["adapters of rows" if source.shape[0] == "R" else "adapters"]
+        for slot, pair in changing(weight.name, self._adapters).items():
+            a, b = (self._to_device(half).to(x.dtype) for half in (pair.a, pair.b))
+            y = y + self._torch.where((rows == slot)[:, None], pair.scale * (x @ a.T) @ b.T, 0.0)
+        return y
 
     def _to_device(self, data: Array | Ints) -> Tensor:
         return self._torch.tensor(data, device=self._device)

@@ -28,7 +28,8 @@ class Step(Struct, frozen=True):
     block_tables[b] and recurrent states state_slots[b]; the states start from zeros if all of its keys are
     new.
     Logits are computed for rows[R] (indices into T). `types` is the segment of a text pair that each token
-    belongs to; None: all tokens belong to the first.
+    belongs to; None: all tokens belong to the first. adapters[b] is the slot of sequence b's adapter, -1 for
+    none; None: no sequence has one.
     """
 
     tokens: Ints
@@ -40,6 +41,7 @@ class Step(Struct, frozen=True):
     rows: Ints
     state_slots: Ints
     types: Ints | None = None
+    adapters: Ints | None = None
 
     @property
     def token_types(self) -> Ints:

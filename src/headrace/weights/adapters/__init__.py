@@ -1,0 +1,1 @@
+"""Low-rank adapters (LoRA) in files: folders of PEFT and GGUF adapters."""
