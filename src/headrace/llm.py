@@ -54,6 +54,7 @@ class _Model:
         *,
         progress: Progress | None = None,
         guards: Mapping[str, object] | None = None,
+        adapters: Mapping[str, str | Path] | None = None,
         **options: Unpack[ModelKeywords],
     ) -> None:
         name = None if model is None else str(model)
@@ -63,7 +64,7 @@ class _Model:
                 param="slo_policy",
             )
         loaded = load_model(name, _engine_options(type(self).__name__, options), progress=progress)
-        self._source = OneModel(loaded)
+        self._source = OneModel(loaded, _adapters(loaded, adapters or {}))
         self._threads = ModelThreads(1)
         self._local = local = LocalHandler(self._source, self._threads)
         self.runner = ModelRunner(local, self._source, self._threads)
@@ -101,6 +102,17 @@ class _Model:
             raise EngineStopped("the model was closed: load it again")
 
 
+def _adapters(model: LoadedModel, paths: Mapping[str, str | Path]) -> dict[str, str]:
+    """Digests of a model's adapters by name; where one cannot be loaded the model is closed."""
+    try:
+        return {
+            name: model.engine.load_adapter(Path(path).expanduser()).digest for name, path in paths.items()
+        }
+    except BaseException:
+        model.close()
+        raise
+
+
 def _close(model: LoadedModel, handler: LocalHandler, thread: LoopThread, threads: ModelThreads) -> None:
     handler.close()
     model.close()
@@ -129,6 +141,7 @@ class LLM(_Model, BlockingTasks):
 
     `model` is a folder, a file, a hub name or the name of a bundled model; None loads the default. Options
     are those of `EngineOptions` (quantization, kv_cache_dtype, max_model_len, threads, max_num_seqs, ...);
+    `adapters` are LoRA adapters by name, folders of PEFT or GGUF files, of which a call with `adapter` uses one;
     `guards` are tables as those of `[guards]` in headrace.toml, by name; `guard` of a call names some of
     those that are not `always` on, or brings tables of its own;
     packed weights are kept in the user's cache folder unless `cache_dir` says otherwise (None: nowhere).

@@ -12,6 +12,7 @@ from msgspec import Struct
 from headrace.cli.help_sections import KEYS, MODEL, MORE_SAMPLING, SAMPLING, SERVER
 from headrace.config.settings import MODEL_SETTINGS, SETTINGS, Settings
 from headrace.config.sources import load_settings
+from headrace.config.values import PATHS
 from headrace.errors import InvalidRequest, UsageError
 from headrace.sampling.parameters import Kind, Parameter
 from headrace.sampling.params import PARAMETERS, SamplingParams
@@ -54,7 +55,9 @@ def _annotation(flag: Flag) -> Any:
 
 def takes_settings(*names: str) -> Any:
     """Decorate a command so that it gets `settings`, with a flag for each of `names`."""
-    return takes("settings", [_setting_flag(name) for name in names], load_settings)
+    return takes(
+        "settings", [_setting_flag(name) for name in names], lambda given: load_settings(_present(given))
+    )
 
 
 def takes_settings_again(*names: str) -> Any:
@@ -63,7 +66,12 @@ def takes_settings_again(*names: str) -> Any:
 
 
 def _reader(given: Mapping[str, object]) -> Callable[[], Settings]:
-    return lambda: load_settings(given)
+    return lambda: load_settings(_present(given))
+
+
+def _present(given: Mapping[str, object]) -> Mapping[str, object]:
+    """What was given: a flag that may be repeated is an empty list otherwise."""
+    return {name: value or None if isinstance(value, list) else value for name, value in given.items()}
 
 
 def _setting_flag(name: str) -> Flag:
@@ -79,7 +87,8 @@ def _setting_flag(name: str) -> Flag:
         show_default=False,
         rich_help_panel=_section(name),
     )
-    return Flag(name, bool if is_switch else str, option)
+    repeated = setting.values is PATHS
+    return Flag(name, list[str] if repeated else bool if is_switch else str, option)
 
 
 def _section(name: str) -> str:

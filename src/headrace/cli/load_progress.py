@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 from msgspec.structs import asdict
 
@@ -16,12 +17,14 @@ from headrace.loading.options import engine_options
 
 
 @contextmanager
-def loaded(name: str | None, settings: Settings) -> Generator[LLM]:
-    """A model that is loaded until the block ends."""
+def loaded(
+    name: str | None, settings: Settings, adapters: Mapping[str, Path] | None = None
+) -> Generator[LLM]:
+    """A model that is loaded until the block ends, with its adapters by name."""
     logging.basicConfig(format="warning: %(message)s", level=logging.WARNING)  # of tasks, for example
     if name is not None:
         fetch(name, settings)
     with progress_bar("packing weights") as progress:
-        llm = LLM(name, progress=progress, **asdict(engine_options(settings)))
+        llm = LLM(name, progress=progress, adapters=adapters, **asdict(engine_options(settings)))
     with llm:
         yield llm

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -20,6 +21,7 @@ from headrace.cli.statistics import Statistics, StatisticsReader
 from headrace.cli.terminal import JsonFlag, note, print_json, warn
 from headrace.config.settings import MODEL_SETTINGS, Settings
 from headrace.errors import UsageError
+from headrace.inference.adapted_engine import adapted_name
 from headrace.inference.completion import Completion, CompletionChunk
 from headrace.inference.model_runner import can_do
 from headrace.llm import LLM
@@ -38,6 +40,7 @@ Examples:
   headrace run "extract a gzipped tar archive"
   headrace run Qwen/Qwen3-0.6B "What is a headrace?" --quantization int4
   cat letter.txt | headrace run ./my-model "Summarize this in one sentence:"
+  headrace run ./my-model "Which teams?" --adapter ./my-adapter
   headrace run ./my-model --system "You are a patient teacher."
 """
 
@@ -61,6 +64,10 @@ def command(
     ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Continue the text itself, without template.")] = False,
     system: Annotated[str | None, typer.Option(help="System message.", metavar="TEXT")] = None,
+    adapter: Annotated[
+        Path | None,
+        typer.Option(help="LoRA adapter of the model: a folder of PEFT, or a GGUF file.", metavar="PATH"),
+    ] = None,
     sql_schema: Annotated[
         str | None,
         typer.Option(
@@ -95,7 +102,10 @@ def command(
         raise UsageError("a chat in the terminal takes no --raw, --json or --explain: give a PROMPT")
     if explain:
         sampling["explain"] = True
-    with loaded(model, settings) as llm:
+    if adapter is not None:
+        sampling["adapter"] = adapter.stem or "adapter"
+    adapters = None if adapter is None else {sampling["adapter"]: adapter}
+    with loaded(model, settings, adapters) as llm:
         _check_generates(llm)
         statistics = StatisticsReader(llm, settings, shown=stats)
         if prompt is None:
@@ -110,7 +120,7 @@ def command(
         assert completion is not None
         warn(completion.warnings)
         if json:
-            print_json(_report(llm, completion, statistics.read(completion)))
+            print_json(_report(llm, completion, statistics.read(completion), sampling.get("adapter")))
         else:
             statistics.show(completion)
             if completion.explain is not None:
@@ -141,9 +151,11 @@ def _stream(
     return llm.stream_chat([*messages, {"role": "user", "content": prompt}], **sampling)
 
 
-def _report(llm: LLM, completion: Completion, statistics: Statistics) -> dict[str, object]:
+def _report(
+    llm: LLM, completion: Completion, statistics: Statistics, adapter: str | None
+) -> dict[str, object]:
     return {
-        "model": llm.model.name,
+        "model": llm.model.name if adapter is None else adapted_name(llm.model.name, adapter),
         "text": completion.text,
         "reasoning": completion.reasoning,
         "finish_reason": completion.finish_reason,

@@ -12,6 +12,7 @@ from headrace.config.profiles import Profile
 from headrace.config.setting import Setting, markdown, table_of
 from headrace.config.stderr_log import LogFormat
 from headrace.config.values import (
+    PATHS,
     IDLE_SECONDS,
     OBJECT,
     ORIGINS,
@@ -113,6 +114,26 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
             values=OBJECT,
             shown_default="none",
             scopes=("server", "model"),
+        ),
+    ] = None
+    adapters: Annotated[
+        Mapping[str, object] | None,
+        Setting(
+            help="LoRA adapters of the first model (of a model in its own table), folders of PEFT or GGUF files:"
+            " requests ask for MODEL:NAME",
+            values=PATHS,
+            shown_default="none",
+            scopes=("server", "model"),
+            aliases=("--lora-modules",),
+        ),
+    ] = None
+    adapter_dir: Annotated[
+        Path | None,
+        Setting(
+            help="the folder from which POST /v1/load_lora_adapter may load; without it adapters come from the"
+            " settings alone",
+            values=path("folder"),
+            shown_default="none",
         ),
     ] = None
     guards: Annotated[

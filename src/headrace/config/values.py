@@ -207,6 +207,26 @@ def _quality(value: object) -> Mapping[str, float]:
     return {"max_kl": cast(float, number(0, 1000, "nats").parse(bound))}
 
 
+def _paths(value: object) -> Mapping[str, object]:
+    """NAME=PATH[,NAME=PATH], or a table."""
+    if isinstance(value, Mapping):
+        return dict(cast("Mapping[str, object]", value))
+    if isinstance(value, list):  # of a flag that was given several times
+        return {name: place for part in cast("list[object]", value) for name, place in _paths(part).items()}
+    if not isinstance(value, str):
+        raise ValueError("paths by name, such as sql=./adapters/sql")
+    if value.startswith("{"):
+        return _object(value)
+    found: dict[str, object] = {}
+    for part in value.split(","):
+        name, equals, place = part.strip().partition("=")
+        if not name or not equals or not place:
+            raise ValueError("paths by name, such as sql=./adapters/sql,shell=./adapters/shell.gguf")
+        found[name] = place
+    return found
+
+
+PATHS = Values("name=path[,name=path]", _paths, (dict,))
 SECONDS = Values("seconds", _seconds, (int, float))
 """A number of seconds, at most a day."""
 IDLE_SECONDS = Values("seconds", _idle_seconds, (int, float))

@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol
 from msgspec import Struct
 
 from headrace.chat.templates.chat_template import ChatTemplate
+from headrace.engine.adapters import AdapterInfo
 from headrace.engine.pacing import PaceOptions
 from headrace.engine.request import EngineRequest, EventCallback, RequestHandle
 from headrace.errors import Overloaded
@@ -107,6 +108,16 @@ class EngineClient(Protocol):
         request is dropped and has no events."""
         ...
 
+    def load_adapter(self, path: Path, expected: str | None = None) -> AdapterInfo:
+        """Load a low-rank adapter from a folder of PEFT or a GGUF file, for requests that name its digest;
+        waits until it is there. Raises what prevents it, and CorruptFile where its digest is not the
+        `expected` one."""
+        ...
+
+    def unload_adapter(self, digest: str) -> None:
+        """Take no more requests for an adapter; those that run end as they would."""
+        ...
+
     def status(self) -> EngineStatus:
         """The engine's present state."""
         ...
@@ -157,6 +168,8 @@ class LoadedModel(Struct, frozen=True, kw_only=True):
     """A running model: tokenizer, template and engine. `defaults` come from generation_config.json;
     `template_variables` go into every conversation that does not say otherwise.
 
+    `adapter` is the digest of the adapter that its engine's requests use, "" for none;
+    then `base` is the name of the model without it.
     `head` is what an encoder has on its states; None for embedders and generators. `input_rules` are its
     prompts and marks.
     `cache_failures` counts packed weights that could not be kept on the disk for the next time,
@@ -177,6 +190,8 @@ class LoadedModel(Struct, frozen=True, kw_only=True):
     cache_damages: int = 0
     head: Head | None = None
     input_rules: InputRules = InputRules()
+    adapter: str = ""
+    base: str = ""
 
     @property
     def tasks(self) -> tuple[TaskName, ...]:

@@ -8,11 +8,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 
 import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from headrace.engine.adapters import AdapterInfo
 from headrace.engine.client import EngineLimits, EngineStatus
 from headrace.engine.fair_queue import FairQueue
 from headrace.engine.pacing import DEFAULT_TTFT_S, SHORT_STEP_S
@@ -37,7 +39,7 @@ from headrace.engine.submissions import submitted
 from headrace.engine.turns import NoTurns, Tier, TurnAsk, Turns, joined, tier_of
 from headrace.engine.unit_rows import unit_rows
 from headrace.engine.validation import validate_request
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, UnsupportedModel
 from headrace.executors.executor import Executor
 from headrace.kv.pages import pages_for
 from headrace.ops.value import Array, Ints
@@ -109,6 +111,13 @@ class Encoder:
     def submit_later(self, request: EngineRequest, sink: EventCallback) -> Future[RequestHandle]:
         """As `submit`: nothing is compiled here."""
         return submitted(lambda: self.submit(request, sink))
+
+    def load_adapter(self, path: Path, expected: str | None = None) -> AdapterInfo:
+        """UnsupportedModel: encoders have none."""
+        raise UnsupportedModel("this model is an encoder: only models that generate text can have adapters")
+
+    def unload_adapter(self, digest: str) -> None:
+        """Nothing: there are none."""
 
     def status(self) -> EngineStatus:
         """The engine's present state. Its pages are free between steps."""

@@ -7,8 +7,10 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack, closing
+from pathlib import Path
 
 from headrace.engine.active_requests import ActiveRequests
+from headrace.engine.adapters import AdapterInfo, AdapterReader, AdapterSlots
 from headrace.engine.admission import Admission
 from headrace.engine.call_times import CallTimes, kind_of
 from headrace.engine.client import EngineLimits, EngineStatus
@@ -57,6 +59,7 @@ class Engine:
         speculation: SpeculationController | None = None,
         clock: Callable[[], float] = time.monotonic,
         turns: Turns | None = None,
+        read_adapter: AdapterReader | None = None,
     ) -> None:
         self.limits = limits
         self._turns, self._pacing, self._calls = turns or NoTurns(), Pacing(limits.pace), CallTimes()
@@ -70,6 +73,7 @@ class Engine:
         self._multi_step = MultiStep(executor, sampler)
         self._builder = RequestBuilder(tokenizer, sampler.vocabulary, self._constraints, self._max_length)
         self._queue: RequestQueue[RequestState] = RequestQueue(limits, self._multi_step.interrupt)
+        self._adapters = AdapterSlots(executor, read_adapter, self._queue.adapters_in_use)
         self._active = ActiveRequests(self._queue, self._scheduler, self._batches, speculation, self._pacing)
         self._admission = Admission(
             *(self._queue, self._active, self._scheduler, clock, self._pacing),
@@ -140,6 +144,14 @@ class Engine:
         """Compute no more of a request, or continue it; nothing where it has ended."""
         self._queue.put(PauseRequest(request_id, paused))
 
+    def load_adapter(self, path: Path, expected: str | None = None) -> AdapterInfo:
+        """See EngineClient."""
+        return self._adapters.load(path, expected)
+
+    def unload_adapter(self, digest: str) -> None:
+        """See EngineClient."""
+        self._adapters.unload(digest)
+
     def _validate(self, request: EngineRequest) -> None:
         validate_request(
             request,
@@ -153,7 +165,8 @@ class Engine:
         self, request: EngineRequest, sink: EventCallback, grammar: SharedGrammar | None
     ) -> RequestHandle:
         request_id = self._queue.request_id(request)
-        self._queue.accept(self._builder.build(request, request_id, sink, self._clock(), grammar))
+        with self._adapters.using(request.adapter) as slot:
+            self._queue.accept(self._builder.build(request, request_id, sink, self._clock(), grammar, slot))
         return RequestHandle(request_id, self.cancel, self.pause)
 
     # -- on the engine's thread -----------------------------------------------------------------------
@@ -171,6 +184,8 @@ class Engine:
     def _receive(self) -> bool:
         """Apply what has arrived, waiting while there is nothing to compute; False to stop."""
         self._multi_step.listen()
+        if self._adapters.retiring:
+            self._adapters.free()
         idle = self._scheduler.idle
         self._timer.wait(idle=idle)
         return self._admission.receive(idle=idle)

@@ -57,6 +57,7 @@ class EngineRequest(Struct, frozen=True, kw_only=True):
     `embed` an encoder makes a vector of the prompt. With `continuations` (token ids, at least one each)
     nothing is generated: ContinuationsScored comes, and the sampling parameters have no effect. `slo` are
     its own targets. `predicts`: nothing is computed, the last event has the steps that would be.
+    `adapter` is the digest of a loaded adapter, "" for none; prefix caches of adapters are separate.
     """
 
     prompt: tuple[int, ...]
@@ -77,6 +78,7 @@ class EngineRequest(Struct, frozen=True, kw_only=True):
     continuations: tuple[tuple[int, ...], ...] = ()
     slo: Targets | None = None
     predicts: bool = False
+    adapter: str = ""
 
 
 class TokenLogprob(Struct, frozen=True):

@@ -44,6 +44,7 @@ class RequestBuilder:
         sink: EventCallback,
         now_s: float,
         grammar: SharedGrammar | None,
+        adapter_slot: int = -1,
     ) -> RequestState:
         """The state of a validated request whose constraint was compiled to `grammar`."""
         scaling = request.scaling
@@ -53,6 +54,7 @@ class RequestBuilder:
         given = request.params.seed
         seed = secrets.randbits(63) if given is None else given % (1 << 64)
         state = RequestState(request_id, request, sink, seed, now_s, RequestTrace(now_s))
+        state.adapter_slot = adapter_slot
         if request.continuations:
             state.group = self._continuation_scores(state)
         elif request.params.use_beam_search:
@@ -140,6 +142,8 @@ class RequestBuilder:
             max_length=max_length,
             cache_salt=request.cache_salt,
             cache=request.cache,
+            adapter=request.adapter,
+            adapter_slot=state.adapter_slot,
             account=request.account,
             cost_tokens=0 if generated else max_length,  # a beam goes on with what was charged
             priority=request.priority,

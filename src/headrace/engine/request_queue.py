@@ -75,6 +75,11 @@ class RequestQueue(Generic[AcceptedType]):
         """Choices of all requests that have not ended."""
         return self._pending_choices
 
+    def adapters_in_use(self) -> set[str]:
+        """The adapters that requests name which have not ended."""
+        with self._wake:
+            return {item.request.adapter for item in self._accepted.values()}
+
     def request_id(self, request: EngineRequest) -> str:
         """The request's own id, or a new one."""
         return request.request_id or f"r{next(self._numbers)}"

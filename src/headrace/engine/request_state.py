@@ -191,6 +191,7 @@ class RequestState(Struct, eq=False):
     accepted_drafts: int = 0  # tokens
     rejected_drafts: int = 0
     scaling: ScalingController | None = None
+    adapter_slot: int = -1
 
     @property
     def done(self) -> bool:

@@ -74,7 +74,12 @@ class NativeExecutor:
         )
         self._output = lowering.value_id(program.output)
         self._matrix_ids = {name: index for index, name in enumerate(lowering.matrices)}
-        self._adapter_format = adapter_format([weight.format for weight in matrices.values()])
+        self._adapter_format: Literal["f32", "bf16"] = adapter_format([weight.format for weight in matrices.values()])
+
+    @property
+    def adapter_bytes(self) -> int:
+        """See Executor."""
+        return 4 if self._adapter_format == "f32" else 2
 
     def set_adapter(self, slot: int, adapter: Adapter | None) -> None:
         """See Executor."""

@@ -22,6 +22,8 @@ class ReferenceExecutor:
     first instruction whose outputs differ.
     """
 
+    adapter_bytes = 4
+
     def __init__(self, program: Program, weights: Mapping[str, Array], capacity: ExecutorLimits) -> None:
         self.capacity = capacity
         self._instructions = program.expanded()
@@ -38,9 +40,8 @@ class ReferenceExecutor:
 
     def set_adapter(self, slot: int, adapter: Adapter | None) -> None:
         """See Executor."""
-        self._adapters.pop(slot, None)
-        if adapter is not None:
-            self._adapters[slot] = adapter
+        others = {one: kept for one, kept in self._adapters.items() if one != slot}
+        self._adapters = others if adapter is None else others | {slot: adapter}  # a step may be running
 
     def run(self, step: Step, trace: Any = None) -> Array:
         """Logits [R, V], float32."""

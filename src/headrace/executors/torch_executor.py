@@ -27,6 +27,8 @@ class TorchExecutor:
     `cpu`); norms and RoPE are computed in float32. Raises UsageError if torch or the device is missing.
     """
 
+    adapter_bytes = 4
+
     def __init__(
         self,
         program: Program,
@@ -64,9 +66,8 @@ class TorchExecutor:
 
     def set_adapter(self, slot: int, adapter: Adapter | None) -> None:
         """See Executor."""
-        self._adapters.pop(slot, None)
-        if adapter is not None:
-            self._adapters[slot] = adapter
+        others = {one: kept for one, kept in self._adapters.items() if one != slot}
+        self._adapters = others if adapter is None else others | {slot: adapter}  # a step may be running
 
     def run(self, step: Step, trace: Callable[[Instruction, tuple[Array, ...]], None] | None = None) -> Array:
         """Logits [R, V], float32. `trace` is called for every instruction, as in ReferenceExecutor."""

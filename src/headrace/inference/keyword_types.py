@@ -112,6 +112,7 @@ class GenerateKeywords(SamplingKeywords, total=False):
     disable_additional_properties: bool | None
     guard: str | Sequence[str] | Mapping[str, Any] | None
     explain: bool
+    adapter: str | None
 
 
 class ChatKeywords(GenerateKeywords, total=False):

@@ -40,7 +40,7 @@ REASONING = ("reasoning_effort", "thinking_token_budget", "min_thinking_tokens",
 SCALING = ("vote", "best_by", "max_total_tokens")
 REQUEST = ("deadline_s", "disable_additional_properties")
 URGENCY = ("priority", "service_tier", "slo")
-GUARD, EXPLAIN = "guard", "explain"
+GUARD, EXPLAIN, ADAPTER = "guard", "explain", "adapter"
 _LISTS = (
     *("stop", "stop_token_ids", "allowed_token_ids"),
     *("bad_words", "banned_strings", "dry_sequence_breakers"),
@@ -65,14 +65,14 @@ _PARAMS = frozenset(SamplingParams.__struct_fields__)
 
 def completion_request(prompt: PromptLike, given: Mapping[str, Any]) -> CompletionRequest:
     """A text or token ids to continue. Raises InvalidRequest for an unknown keyword."""
-    known = _PARAMS | CONSTRAINTS.keys() | {*SCALING, *REQUEST, *URGENCY, GUARD, EXPLAIN}
+    known = _PARAMS | CONSTRAINTS.keys() | {*SCALING, *REQUEST, *URGENCY, GUARD, EXPLAIN, ADAPTER}
     check_known("generate", given, known)
     return CompletionRequest(prompts=(as_prompt(prompt),), **_generation(given))
 
 
 def chat_request(messages: Messages, given: Mapping[str, Any]) -> ChatRequest:
     """Messages to answer. Raises InvalidRequest for an unknown keyword."""
-    known = _PARAMS | CONSTRAINTS.keys() | {*SCALING, *REQUEST, *URGENCY, GUARD, EXPLAIN, *CHAT, *REASONING}
+    known = _PARAMS | CONSTRAINTS.keys() | {*SCALING, *REQUEST, *URGENCY, GUARD, EXPLAIN, ADAPTER, *CHAT, *REASONING}
     check_known("chat", given, known)
     effort, budget, least, continuation = (given.get(name) for name in REASONING)
     return ChatRequest(
@@ -159,6 +159,7 @@ def _generation(given: Mapping[str, Any]) -> dict[str, Any]:
     scaling = {name: given[name] for name in SCALING if given.get(name) is not None}
     return {
         "id": new_id(),
+        "model": None if given.get(ADAPTER) is None else f":{given[ADAPTER]}",
         "sampling": sampling,
         "constraint": _constraint(given),
         "scaling": ScalingSettings(**scaling) if scaling else None,

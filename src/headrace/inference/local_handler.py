@@ -299,7 +299,8 @@ def _announced(request: InferenceRequest, prepared: PreparedRequest, model: Load
 
 def fingerprint_of(model: LoadedModel) -> str:
     """A text that stays the same as long as version, weights and their type do."""
-    return _fingerprint(model.folder, model.created_s, model.plan.weights_bytes)
+    base = _fingerprint(model.folder, model.created_s, model.plan.weights_bytes)
+    return f"{base}-{model.adapter[:12]}" if model.adapter else base
 
 
 @lru_cache(16)

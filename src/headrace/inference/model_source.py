@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 from weakref import WeakKeyDictionary
 
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, ModelNotFound
+from headrace.inference.adapted_engine import adapted_name, with_adapter
 from headrace.inference.call_context import CallContext
 from headrace.inference.events import ParameterWarning
 from headrace.storage.aliases import Alias
@@ -86,13 +87,23 @@ class ManagedModels:
         self, name: str | None, keep_alive_s: float | None, call: CallContext
     ) -> tuple[LoadedModel, Callable[[], None]]:
         """As `ModelSource.acquire`."""
-        entry = self.find(name, call)
-        call.model = entry.name
-        return await self._manager.acquire(entry, keep_alive_s, user=call)
+        entry, alias = self.find(name, call), self.alias_of(name)
+        adapted = self._manager.adapted(name if alias is None else alias.target)
+        if adapted is None:
+            call.model = entry.name
+            return await self._manager.acquire(entry, keep_alive_s, user=call)
+        adapter = adapted[1]
+        call.model = adapted_name(entry.name, adapter.name)
+        model, release = await self._manager.acquire(entry, keep_alive_s, user=call)
+        if adapter.failure is not None or not adapter.digest:
+            release()
+            cause = "it is being loaded" if adapter.failure is None else adapter.failure.message
+            raise ModelNotFound(f"the adapter {adapter.name!r} is not loaded: {cause}", param="model")
+        return with_adapter(model, adapter.name, adapter.digest, base=entry.name), release
 
     def metrics(self, model: LoadedModel) -> ModelMetrics:
-        """As `ModelSource.metrics`."""
-        return self.metrics_of(model.name)
+        """As `ModelSource.metrics`; those of an adapter are its model's."""
+        return self.metrics_of(model.base or model.name)
 
     def encoders(self) -> str:
         """As `ModelSource.encoders`."""
@@ -136,18 +147,28 @@ def _tasks_of_files(name: str) -> Sequence[TaskName]:
 
 
 class OneModel:
-    """A single model that is loaded already and stays so."""
+    """A single model that is loaded already and stays so. `adapters` are digests by name."""
 
-    def __init__(self, model: LoadedModel) -> None:
+    def __init__(self, model: LoadedModel, adapters: Mapping[str, str] | None = None) -> None:
         self.model = model
+        self.adapters = adapters or {}
         self._metrics = ModelMetrics()
 
     async def acquire(
         self, name: str | None, keep_alive_s: float | None, call: CallContext
     ) -> tuple[LoadedModel, Callable[[], None]]:
-        """The model, whatever name is asked for."""
-        call.model = self.model.name
-        return self.model, lambda: None
+        """The model, whatever name is asked for; `:NAME` is one of its adapters. ModelNotFound."""
+        base, colon, adapter = (name or "").partition(":")
+        model = self.model
+        if colon and not base:
+            if adapter not in self.adapters:
+                loaded = ", ".join(self.adapters) or "none"
+                raise ModelNotFound(
+                    f"the adapter {adapter[:200]!r} is not loaded, loaded are: {loaded}", param="adapter"
+                )
+            model = with_adapter(model, adapter, self.adapters[adapter])
+        call.model = model.name
+        return model, lambda: None
 
     def metrics(self, model: LoadedModel) -> ModelMetrics:
         """The counters of the model's requests."""

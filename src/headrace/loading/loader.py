@@ -12,6 +12,7 @@ from headrace.engine.engine import Engine
 from headrace.engine.speculative.controller import SpeculationController
 from headrace.engine.turns import Turns
 from headrace.executors.executor import Executor
+from headrace.loading.adapters import adapter_fitter
 from headrace.loading.engine_parts import (
     PackedWeights,
     Progress,
@@ -101,7 +102,15 @@ def _engine(
             executor, limits, Pooling(pooling, prepared.normalize), vocabulary=config.vocabulary, turns=turns
         )
     sampler = Sampler(config.vocabulary, pool)
-    return Engine(executor, sampler, prepared.tokenizer, limits, speculation=speculation, turns=turns)
+    return Engine(
+        executor,
+        sampler,
+        prepared.tokenizer,
+        limits,
+        speculation=speculation,
+        turns=turns,
+        read_adapter=adapter_fitter(prepared),
+    )
 
 
 def usable_cores() -> int:

@@ -10,9 +10,11 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from pathlib import Path
 
 from msgspec.structs import replace
 
+from headrace.engine.adapters import AdapterInfo
 from headrace.engine.client import EngineLimits, EngineState, EngineStatus
 from headrace.engine.fair_queue import FairQueue
 from headrace.engine.request import (
@@ -30,6 +32,7 @@ from headrace.workers.delivered import Diverged
 from headrace.workers.in_flight import InFlightRequest, cancelled, compiling, computing, send
 from headrace.workers.process import WorkerProcess
 from headrace.workers.protocol import (
+    AdapterResult,
     BadFrame,
     Cancel,
     EventsAck,
@@ -40,6 +43,7 @@ from headrace.workers.protocol import (
     SubmitResult,
     read_events,
 )
+from headrace.workers.remote_adapters import RemoteAdapters
 from headrace.workers.step_watch import StepWatch
 
 LOG = logging.getLogger("headrace.workers")
@@ -72,6 +76,8 @@ class RemoteEngineClient:
         self.limits: EngineLimits = ready.limits
         self._ready, self._start = ready, start
         self._lock = threading.Lock()  # guards the fields below
+        self._adapters = RemoteAdapters()
+        self._adapters.begin(worker.put)
         self._process: WorkerProcess = worker  # running or starting
         self._worker: WorkerProcess | None = worker  # accepts requests
         self._open: dict[int, InFlightRequest] = {}
@@ -112,6 +118,7 @@ class RemoteEngineClient:
             model_longest=self.limits.model_context_length,
             embedding_size=self.limits.embedding_size,
         )
+        self._adapters.check(request.adapter)
         if request.scaling is not None and request.scaling.local:
             raise InvalidRequest(
                 "a function for vote or best_by cannot be called in a worker process: name one"
@@ -130,6 +137,14 @@ class RemoteEngineClient:
         else:
             accepted.set_result(handle)
         return accepted
+
+    def load_adapter(self, path: Path, expected: str | None = None) -> AdapterInfo:
+        """See EngineClient."""
+        return self._adapters.load(path, expected)
+
+    def unload_adapter(self, digest: str) -> None:
+        """See EngineClient."""
+        self._adapters.unload(digest)
 
     def status(self) -> EngineStatus:
         """The engine's last known status, and the state of its worker."""
@@ -239,6 +254,8 @@ class RemoteEngineClient:
             for message in worker.messages():
                 if isinstance(message, SubmitResult):
                     self._answer(message)
+                elif isinstance(message, AdapterResult):
+                    self._adapters.answer(message)
                 elif isinstance(message, StepEvents):
                     self._take(worker, message)
         except BadFrame as error:
@@ -302,6 +319,7 @@ class RemoteEngineClient:
         """The worker has died: fail requests that cannot be replayed, keep the others."""
         error = EngineStopped(f"{what} before this reply ended: send it again")
         ended: list[tuple[InFlightRequest, list[EngineEvent]]] = []
+        self._adapters.lose()
         with self._lock:
             self._worker = None
             if self._closing.is_set():
@@ -385,9 +403,11 @@ class RemoteEngineClient:
             self._ready, self._status = ready, ready.status
             self._restarts += 1
             self._worker, self._stalled_s = worker, 0.0
+            self._adapters.begin(worker.put, {item.request.adapter for item in self._open.values()})
             for number, item in list(self._open.items()):
                 self._forget(number)
                 self._register(item, item.next_run())
+            self._adapters.after_replay()
         return True
 
     def _end_late(self) -> None:

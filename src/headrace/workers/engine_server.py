@@ -32,10 +32,12 @@ from headrace.loading.loader import start, usable_cores
 from headrace.loading.options import EngineOptions
 from headrace.loading.planned_model import PlannedModel, prepare
 from headrace.workers.protocol import (
+    AdapterResult,
     BadFrame,
     Cancel,
     EventsAck,
     FromWorker,
+    LoadAdapter,
     LoadModel,
     LoadProgress,
     ModelPlanned,
@@ -45,6 +47,7 @@ from headrace.workers.protocol import (
     PlanModel,
     Submit,
     SubmitResult,
+    UnloadAdapter,
     frame,
     read_to_worker,
     step_frame,
@@ -206,6 +209,14 @@ class EngineServer:
             case Pause(number, paused):
                 if self._engine is not None:
                     self._engine.pause(str(number), paused)
+            case LoadAdapter() as order:
+                if order.expected is None:
+                    threading.Thread(target=self._load_adapter, args=(order,), daemon=True).start()
+                else:
+                    self._load_adapter(order)
+            case UnloadAdapter(digest):
+                if self._engine is not None:
+                    self._engine.unload_adapter(digest)
             case EventsAck(steps):
                 with self._acknowledged:
                     while self._unacknowledged and self._unacknowledged[0] <= steps:
@@ -230,6 +241,15 @@ class EngineServer:
             return
         if order.acknowledge:
             self._pipe.put(SubmitResult(number, None))
+
+    def _load_adapter(self, order: LoadAdapter) -> None:
+        try:
+            if self._engine is None:
+                raise BadFrame("an adapter came before the model was loaded")
+            info = self._engine.load_adapter(order.path, order.expected)
+            self._pipe.put(AdapterResult(order.number, info, None))
+        except Exception as error:
+            self._pipe.put(AdapterResult(order.number, None, _typed(error)))
 
     def _compiled(self, order: Submit, submitted: Future[RequestHandle]) -> None:
         """A submission that took a while has ended, or was cancelled before it began."""

@@ -12,6 +12,7 @@ from msgspec import Struct, field
 
 from headrace.engine.client import LoadedModel, MemoryPlan
 from headrace.errors import HeadraceError
+from headrace.workers.model_adapters import ModelAdapters
 from headrace.workers.model_spec import ModelSpec
 
 Progress = Callable[[int, int], None]
@@ -56,6 +57,14 @@ class ModelEntry(Struct, eq=False):
     unloading: asyncio.Task[None] | None = None
     timer: asyncio.TimerHandle | None = None
     created_s: int = field(default_factory=lambda: int(time.time()))
+    own_adapters: ModelAdapters | None = None
+
+    @property
+    def adapters(self) -> ModelAdapters:
+        """Its adapters."""
+        if self.own_adapters is None:
+            self.own_adapters = ModelAdapters(self.spec.adapters)
+        return self.own_adapters
 
     @property
     def uses(self) -> int:

@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import TypeVar
 
 from headrace.engine.client import LoadedModel, MemoryPlan
@@ -20,6 +21,7 @@ from headrace.errors import (
     OutOfMemory,
     Overloaded,
 )
+from headrace.workers.model_adapters import NamedAdapter
 from headrace.workers.model_entry import ModelEntry, ModelLauncher, Policy, Progress
 from headrace.workers.model_spec import ModelSpec
 
@@ -72,19 +74,32 @@ class ModelManager:
         return [model for model in models if model is not None]
 
     def serves(self, name: str) -> bool:
-        """Whether a configured or loaded model has that name or alias."""
-        return name in self._entries or any(name in entry.spec.aliases for entry in self._entries.values())
+        """Whether a configured or loaded model has that name or alias, or is there with that adapter."""
+        return self._named(name) is not None or self.adapted(name) is not None
+
+    def _named(self, name: str) -> ModelEntry | None:
+        found = self._entries.get(name)
+        if found is None:
+            found = next((entry for entry in self._entries.values() if name in entry.spec.aliases), None)
+        return found
+
+    def adapted(self, name: str | None) -> tuple[ModelEntry, NamedAdapter] | None:
+        """The model and its adapter of a name such as `base:adapter`; None where it is none."""
+        base, colon, adapter = (name or "").rpartition(":")
+        entry = self._named(base) if colon and self._named(name or "") is None else None
+        found = None if entry is None else entry.adapters.find(adapter)
+        return None if entry is None or found is None else (entry, found)
 
     def find(self, name: str | None) -> ModelEntry:
         """The model with that name or alias; None is the default, as is any other name where the policy has
         `any_name`. ModelNotFound lists the served models."""
         if name is None:
             return self.default
-        found = self._entries.get(name)
-        if found is None:
-            found = next((entry for entry in self._entries.values() if name in entry.spec.aliases), None)
+        found, adapted = self._named(name), self.adapted(name)
         if found is not None:
             return found
+        if adapted is not None:
+            return adapted[0]
         spec = self.policy.load_on_demand(name)
         if spec is None and self.policy.any_name:
             return self.default
@@ -237,6 +252,8 @@ class ModelManager:
                 raise
             finally:
                 self._launches.discard(launch)
+            if entry.adapters.named:
+                await entry.adapters.load_all(entry.model, self.left_bytes)
             entry.failure = None
             entry.cache_failures += entry.model.cache_failures
             entry.cache_damages += entry.model.cache_damages
@@ -260,8 +277,26 @@ class ModelManager:
                 raise self._no_room(error) from None
             return plan
 
+    async def load_adapter(self, entry: ModelEntry, name: str, path: Path, *, in_place: bool) -> NamedAdapter:
+        """Load an adapter of a model, which is loaded where it is not. Raises what prevents it."""
+        model, release = await self.acquire(entry)
+        try:
+            return await entry.adapters.load(model, name, path, self.left_bytes, in_place=in_place)
+        finally:
+            release()
+
+    @property
+    def left_bytes(self) -> int:
+        """Of the memory for models, what none has; with models of `fixed` nothing is known to be short."""
+        if any(entry.fixed for entry in self._entries.values()):
+            return 1 << 62
+        return self.policy.memory_bytes - self._reserved()
+
     def _reserved(self) -> int:
-        return sum(entry.reserved_bytes for entry in [*self._entries.values(), *self._retired])
+        entries = [*self._entries.values(), *self._retired]
+        return sum(
+            entry.reserved_bytes + (entry.adapters.nbytes if entry.model else 0) for entry in entries
+        )
 
     def _no_room(self, error: OutOfMemory) -> HeadraceError:
         used, budget = self._reserved(), self.policy.memory_bytes

@@ -18,6 +18,7 @@ from headrace.loading.options import EngineOptions, engine_options
 from headrace.loading.text_assets import served_name
 from headrace.sampling.params import PARAMETERS, SamplingParams, with_defaults
 from headrace.weights.hub.bundled import BUNDLED_DEFAULT, list_bundled
+from headrace.workers.model_adapters import check_name
 
 OF_A_MODEL = tuple(name for name, setting in SETTINGS.items() if "model" in setting.scopes)
 """Settings that a model's own table may have."""
@@ -28,7 +29,8 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
     `weights.hub.resolve`.
 
     `keep_alive_s` is how long the model stays in memory unused; negative: until the memory is needed.
-    `sampling` are parameters over the model's own defaults, `template_variables` those of its chat template.
+    `sampling` are parameters over the model's own defaults, `template_variables` those of its chat template,
+    `adapters` paths by name.
     """
 
     name: str
@@ -38,6 +40,7 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
     keep_alive_s: float = -1.0
     sampling: Mapping[str, Any] = {}
     template_variables: Mapping[str, Any] = {}
+    adapters: Mapping[str, str] = {}
 
     def loads_like(self, other: ModelSpec) -> bool:
         """True if a model loaded for one spec can serve the other."""
@@ -59,6 +62,20 @@ def spec_of(model: str, settings: Settings) -> ModelSpec:
     )
 
 
+def _adapters(given: Mapping[str, object]) -> Mapping[str, str]:
+    """Paths of adapters by name; UsageError."""
+    found: dict[str, str] = {}
+    for name, path in given.items():
+        if not isinstance(path, str) or not path:
+            raise UsageError(f"adapters: {name!r} has no path: write NAME = \"PATH\"")
+        try:
+            check_name(name)
+        except InvalidRequest as error:
+            raise UsageError(f"adapters: {error.message}") from None
+        found[name] = path
+    return found
+
+
 def _sampling(given: Mapping[str, object]) -> Mapping[str, Any]:
     """Sampling parameters as the settings have them; UsageError for what is none."""
     found: dict[str, Any] = {}
@@ -77,7 +94,8 @@ def read_specs(
     models: Sequence[str], settings: Settings, *, folders: Sequence[Path] | None = None
 ) -> list[ModelSpec]:
     """`models`, then those of `[models]` in the nearest headrace.toml that has it; if there are none, the
-    bundled ones. Entries that are answered elsewhere are left out. `served_model_name` names the first.
+    bundled ones. Entries that are answered elsewhere are left out. `served_model_name` names the first, which has
+    the `adapters`.
     Raises UsageError if a table is invalid or a name refers to two models.
     """
     specs = [spec_of(model, settings) for model in models]
@@ -88,6 +106,8 @@ def read_specs(
     if settings.served_model_name:
         name, *aliases = settings.served_model_name
         specs[0] = replace(specs[0], name=name, aliases=(*aliases, *specs[0].aliases))
+    if settings.adapters:
+        specs[0] = replace(specs[0], adapters={**specs[0].adapters, **_adapters(settings.adapters)})
     taken: set[str] = set()
     for spec in specs:
         for name in (spec.name, *spec.aliases):
@@ -136,4 +156,9 @@ def _spec(where: str, name: str, entry: object, settings: Settings) -> ModelSpec
         setting = SETTINGS[known_name(key, ["path", "aliases", *OF_A_MODEL], f"{where}: unknown {key!r}")]
         own[key] = setting.parse(value, f"{where}.{key}")
     settings = replace(settings, **own)
-    return replace(spec_of(model, settings), name=name, aliases=tuple(cast("list[str]", aliases)))
+    return replace(
+        spec_of(model, settings),
+        name=name,
+        aliases=tuple(cast("list[str]", aliases)),
+        adapters=_adapters(own.get("adapters") or {}),
+    )

@@ -12,6 +12,7 @@ from typing import Any, get_args
 
 import msgspec
 
+from headrace.engine.adapters import AdapterInfo
 from headrace.engine.client import EngineLimits, EngineStatus, MemoryPlan
 from headrace.engine.request import EngineEvent, EngineRequest
 from headrace.errors import HeadraceError, OutOfMemory, Overloaded
@@ -62,6 +63,21 @@ class Pause(_Message, frozen=True):
     paused: bool
 
 
+class LoadAdapter(_Message, frozen=True):
+    """To the worker: load an adapter and reply with AdapterResult; before anything that comes after it, where
+    it has an `expected` digest, otherwise beside it."""
+
+    number: int
+    path: Path
+    expected: str | None
+
+
+class UnloadAdapter(_Message, frozen=True):
+    """To the worker: take no more requests for an adapter."""
+
+    digest: str
+
+
 class EventsAck(_Message, frozen=True):
     """To the worker: the events up to this engine step have been delivered."""
 
@@ -106,6 +122,14 @@ class SubmitResult(_Message, frozen=True):
     error: HeadraceError | None
 
 
+class AdapterResult(_Message, frozen=True):
+    """From the worker: the adapter that was loaded, or why it was not."""
+
+    number: int
+    info: AdapterInfo | None
+    error: HeadraceError | None
+
+
 class StepEvents(_Message, frozen=True):
     """From the worker: the engine's status, and the events since the last such message.
 
@@ -117,8 +141,10 @@ class StepEvents(_Message, frozen=True):
     batches: list[tuple[int, list[tuple[int, msgspec.Raw]]]]
 
 
-ToWorker = PlanModel | LoadModel | Submit | Cancel | Pause | EventsAck
-FromWorker = ModelPlanned | ModelRejected | LoadProgress | ModelReady | SubmitResult | StepEvents
+ToWorker = PlanModel | LoadModel | Submit | Cancel | Pause | LoadAdapter | UnloadAdapter | EventsAck
+FromWorker = (
+    ModelPlanned | ModelRejected | LoadProgress | ModelReady | SubmitResult | AdapterResult | StepEvents
+)
 
 EVENTS: tuple[type[EngineEvent], ...] = get_args(EngineEvent)
 _NUMBERS = {kind: number for number, kind in enumerate(EVENTS)}

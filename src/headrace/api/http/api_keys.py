@@ -192,6 +192,7 @@ def _owner_of(digest: bytes) -> str:
 
 _TABLE: Sequence[tuple[str, str, Scope]] = (
     ("POST", "/v1/models/.+/(load|unload)", "admin"),
+    ("POST", "/v1/(load|unload)_lora_adapter", "admin"),
     ("POST", "/api/(pull|push)", "admin"),
     ("GET", "/v1/organization/.+", "admin"),
     ("GET", "/v1/probes", "admin"),

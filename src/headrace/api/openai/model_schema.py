@@ -11,7 +11,8 @@ ModelState = Literal["unloaded", "loading", "loaded", "failed", "remote"]
 
 class ModelCard(msgspec.Struct, frozen=True):
     """A served model. What is only known once it is loaded is null before; `in_use` counts requests that keep
-    it in memory, `failure` says what went wrong, `restarts` counts dead worker processes."""
+    it in memory, `failure` says what went wrong, `restarts` counts dead worker processes. An adapter has
+    its model as `parent`."""
 
     id: str
     created: int
@@ -25,6 +26,7 @@ class ModelCard(msgspec.Struct, frozen=True):
     in_use: int = 0
     restarts: int = 0
     failure: str | None = None
+    parent: str | None = None
 
 
 class ModelList(msgspec.Struct, frozen=True):

@@ -17,9 +17,11 @@ from headrace.api.http.errors import json_response
 from headrace.api.http.query import read_query
 from headrace.api.openai.model_schema import ModelCard, ModelList
 from headrace.api.service import Service, get_service
+from headrace.inference.adapted_engine import adapted_name
 
 if TYPE_CHECKING:
     from headrace.gateway.routes import Route
+    from headrace.workers.model_adapters import NamedAdapter
     from headrace.workers.model_entry import ModelEntry
 
 
@@ -38,14 +40,35 @@ def _card(entry: ModelEntry) -> ModelCard:
 
 
 def model_cards(service: Service) -> ModelList:
-    """The served models, the default one first, then the aliases of them that clients made."""
+    """The served models, the default one first, then their adapters, then the aliases that clients made."""
     cards = {entry.name: _card(entry) for entry in service.models.entries}
+    adapted = [
+        _adapter_card(cards[entry.name], one)
+        for entry in service.models.entries
+        for one in entry.adapters.named
+    ]
     aliased = [
         replace(cards[alias.target], id=name, created=alias.created_s, aliases=())
         for name, alias in service.sources.aliases.items()
         if alias.target in cards and not service.models.serves(name)
     ]
-    return ModelList([*cards.values(), *aliased, *map(_remote_card, service.remote.routes)])
+    return ModelList([*cards.values(), *adapted, *aliased, *map(_remote_card, service.remote.routes)])
+
+
+def _adapter_card(base: ModelCard, adapter: NamedAdapter) -> ModelCard:
+    """An adapter as a model of its own."""
+    failure = None if adapter.failure is None else adapter.failure.message
+    return replace(
+        base,
+        id=adapted_name(base.id, adapter.name),
+        created=adapter.created_s,
+        aliases=(),
+        state="failed" if failure else base.state,
+        memory_bytes=adapter.nbytes or None,
+        in_use=0,
+        failure=failure or base.failure,
+        parent=base.id,
+    )
 
 
 def _remote_card(route: Route) -> ModelCard:

@@ -63,6 +63,7 @@ class BatchBuilder:
                 slots += (page_row.entries[where // size] * size + where % size).tolist()
             starts.append(len(tokens))
             rows += range(len(tokens) - chunk.rows, len(tokens))
+        adapters = [chunk.sequence.adapter_slot for chunk in chunks]
         lengths = [chunk.start + chunk.length for chunk in chunks]
         return Step(
             tokens=_ints(tokens),
@@ -73,6 +74,7 @@ class BatchBuilder:
             block_tables=_block_tables(page_rows, [length + lookahead_tokens for length in lengths], size),
             rows=_ints(rows),
             state_slots=_ints([chunk.sequence.state_slot for chunk in chunks]),
+            adapters=_ints(adapters) if any(slot >= 0 for slot in adapters) else None,
         )
 
     def _page_row(self, chunk: ScheduledChunk) -> _PageRow:

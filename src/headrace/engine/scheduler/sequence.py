@@ -36,6 +36,8 @@ class Sequence(Struct, eq=False, kw_only=True):
     max_length: int  # tokens: prompt and all that may be generated
     cache_salt: str = ""
     cache: bool = True
+    adapter: str = ""  # the digest of its adapter, "" for none
+    adapter_slot: int = -1
     account: str = ""  # whose request it is: accounts share the engine fairly
     priority: int = 0  # lower runs sooner
     arrival_s: float = 0.0  # monotonic clock
@@ -63,9 +65,10 @@ class Sequence(Struct, eq=False, kw_only=True):
         return len(self.tokens) - self.computed
 
     @property
-    def cache_root(self) -> tuple[bool, int | str]:
-        """Its salt in the prefix tree: its key's, or where `cache` is off one of the request's own."""
-        return (True, self.cache_salt) if self.cache else (False, self.request_id)
+    def cache_root(self) -> tuple[bool, int | str, str]:
+        """Its salt in the prefix tree: its key's, or where `cache` is off one of the request's own, and its
+        adapter's, whose keys and values are others."""
+        return (True, self.cache_salt, self.adapter) if self.cache else (False, self.request_id, self.adapter)
 
 
 def agreeing(draft: list[int], tokens: list[int]) -> int:

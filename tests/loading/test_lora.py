@@ -102,7 +102,7 @@ def test_beside_packed_weights_it_is_near_the_definition(tmp_path: Path, weight_
     oracle, _ = loaded(model, [adapter], "numpy")
     native = quantized(model, [adapter], weight_format)
     own = relative_error(logits(native, -1), logits(oracle, -1))
-    assert relative_error(logits(native, 0), logits(oracle, 0)) <= 2 * own + 0.02
+    assert relative_error(logits(native, 0), logits(oracle, 0)) <= 2 * own + 0.05
     assert relative_error(logits(native, 0), logits(oracle, -1)) > 2 * own + 0.1
 
 
