@@ -15,7 +15,9 @@ from headrace.ops.value import Array, Ints
 ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
-def write_adapter(folder: Path, model: Path, *, seed: int = 0, rank: int = 4, size: float = 0.3, **fields: Any) -> Path:
+def write_adapter(
+    folder: Path, model: Path, *, seed: int = 0, rank: int = 4, size: float = 0.3, **fields: Any
+) -> Path:
     """A random adapter of all seven matrices of a model of the llama family, without peft."""
     config = json.loads((model / "config.json").read_text())
     hidden, inner = config["hidden_size"], config["intermediate_size"]

@@ -10,7 +10,6 @@
 
 #include <array>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -151,22 +150,15 @@ class BoundExecutor {
     return headrace::run_multi_step(*executor_, output, sampler, step, sampling, {steps, lookahead_tokens, seconds}, plan, signal);
   }
 
-  void set_adapter(int slot, const std::string& format, std::vector<AdapterRow> pairs) {
+  void set_adapter(int slot, const std::string& format, const std::vector<AdapterRow>& pairs) {
     const headrace::Format type = headrace::format_named(format);
     if (type != headrace::Format::f32 && type != headrace::Format::bf16) throw std::invalid_argument("adapters are f32 or bf16");
     std::vector<Executor::AdapterPair> views;
     for (const auto& [weight, rank, scale, a, b] : pairs) {
       views.push_back({weight, rank, static_cast<float>(scale), a.data(), static_cast<int64_t>(a.size()), b.data(), static_cast<int64_t>(b.size())});
     }
-    {
-      const nb::gil_scoped_release released;
-      executor_->set_adapter(slot, type == headrace::Format::f32, views);
-    }
-    if (pairs.empty()) {
-      adapters_.erase(slot);
-    } else {
-      adapters_.insert_or_assign(slot, std::move(pairs));
-    }
+    const nb::gil_scoped_release released;
+    executor_->set_adapter(slot, type == headrace::Format::f32, views);
   }
 
   float* value(int id, int64_t rows) const {
@@ -226,7 +218,6 @@ class BoundExecutor {
   std::vector<ConstFloats> constants_;
   std::vector<KvRow> kv_;
   std::vector<StateRow> states_;
-  std::map<int, std::vector<AdapterRow>> adapters_;
   std::unique_ptr<Executor> executor_;
 };
 

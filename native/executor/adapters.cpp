@@ -1,5 +1,6 @@
 // Adapters of an executor: their places, and which rows of a step have one.
 #include <algorithm>
+#include <cstring>
 #include <stdexcept>
 #include <string>
 
@@ -7,6 +8,8 @@
 
 namespace headrace {
 namespace {
+
+constexpr int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 [[noreturn]] void refuse(const std::string& why) { throw std::invalid_argument("adapter: " + why); }
 
@@ -18,7 +21,7 @@ void Executor::set_adapter(int slot, bool f32, const std::vector<AdapterPair>& p
   const size_t count = program_.instructions.size(), at = static_cast<size_t>(slot);
   std::vector<std::vector<LoraPair>> placed(count);
   std::vector<bool> adapts(pairs.empty() ? 0 : count);
-  int64_t stride = hidden_stride_, inputs = 0;
+  int64_t stride = hidden_stride_, inputs = 0, bytes = 0;
   for (const AdapterPair& pair : pairs) {
     bool found = false;
     for (size_t i = 0; i < count; ++i) {
@@ -35,9 +38,27 @@ void Executor::set_adapter(int slot, bool f32, const std::vector<AdapterPair>& p
         placed[i][which] = {pair.rank, f32 ? Format::f32 : Format::bf16, 0, pair.scale, pair.a, pair.b};
         adapts[i] = found = true;
         inputs = std::max(inputs, w.k);
+        bytes += aligned(pair.a_bytes) + aligned(pair.b_bytes);
       }
     }
     if (!found) refuse("no product has weight " + std::to_string(pair.weight));
+  }
+  Buffer memory(static_cast<size_t>(bytes));
+  uint8_t* place = memory.data();
+  const auto take = [&](const uint8_t*& from, int64_t size) {
+    std::memcpy(place, from, static_cast<size_t>(size));
+    from = place;
+    place += aligned(size);
+  };
+  for (size_t i = 0; i < count; ++i) {
+    for (size_t which = 0; which < placed[i].size(); ++which) {
+      LoraPair& pair = placed[i][which];
+      if (pair.rank > 0) take(pair.a, lora_a_bytes(f32, pair.rank, weight(program_.instructions[i], which).k));
+    }
+    for (size_t which = 0; which < placed[i].size(); ++which) {
+      LoraPair& pair = placed[i][which];
+      if (pair.rank > 0) take(pair.b, lora_b_bytes(f32, pair.rank, weight(program_.instructions[i], which).n));
+    }
   }
   for (std::vector<LoraPair>& of : placed) {
     int32_t words = 0;
@@ -56,12 +77,14 @@ void Executor::set_adapter(int slot, bool f32, const std::vector<AdapterPair>& p
   adapters_.resize(count);
   if (adapts_.size() <= at) adapts_.resize(at + 1);
   adapts_[at] = std::move(adapts);
+  if (adapter_memory_.size() <= at) adapter_memory_.resize(at + 1);
   for (size_t i = 0; i < count; ++i) {
     if (program_.instructions[i].op != Op::fused_linear) continue;
     adapters_[i].resize(std::max(adapters_[i].size(), (at + 1) * kMaxLinears));
     placed[i].resize(kMaxLinears);
     std::copy(placed[i].begin(), placed[i].end(), adapters_[i].begin() + static_cast<int64_t>(at) * kMaxLinears);
   }
+  adapter_memory_[at] = std::move(memory);  // frees what was in the slot
 }
 
 void Executor::plan_adapted_rows(const Step& step) {

@@ -31,7 +31,7 @@ class Executor {
   // The same with a run of the pool for each phase: seconds per instruction, the rotations' first.
   std::vector<double> run_timed(const Step& step);
 
-  // The matrices of one adapter (executor/adapters.cpp), which must outlive their place here.
+  // The matrices of one adapter (executor/adapters.cpp), which are copied.
   struct AdapterPair {
     int weight = -1;  // its id in the program
     int32_t rank = 0;
@@ -121,6 +121,7 @@ class Executor {
   const LoraKernels& lora_;
   std::vector<std::vector<LoraPair>> adapters_;  // per instruction [slots][kMaxLinears]; empty without adapters
   std::vector<std::vector<bool>> adapts_;        // per slot: which instructions
+  std::vector<Buffer> adapter_memory_;           // per slot: of one instruction all A, then all B
   int64_t hidden_stride_ = 0;                    // words of a row
   Buffer hidden_, shrink_scratch_;
   AdaptedRows adapted_tokens_, adapted_rows_;    // of the step that runs

@@ -69,42 +69,52 @@ struct F32Rows {
   static F add(F sum, Input a, Input x) { return fma(a, x, sum); }
 };
 
-static inline float sum_of_lanes(F v) {
-  float lanes[kWidth];
-  store(lanes, v);
-  for (int width = kWidth / 2; width > 0; width /= 2) {
-    for (int lane = 0; lane < width; ++lane) lanes[lane] += lanes[lane + width];
-  }
-  return lanes[0];
-}
+constexpr int64_t kAhead = 2048;  // bytes of A that are fetched ahead: its blocks are one stream, for all weights of a product
 
-// out[r][j] = a[j] x[r] for kRows rows, `stride` numbers apart, and kOuts rows of A, `inputs` apart.
+// out[r][j] = a[j] x[r] for kRows rows and kOuts rows of a block of A with `block` rows.
 template <class Rows, int kRows, int kOuts>
-__attribute__((noinline)) void dot(const typename Rows::Number* a, const typename Rows::Number* x, int64_t inputs, float* out,
-                                   int64_t out_stride) {
-  F sums[kRows][kOuts] = {};
-  for (int64_t i = 0; i < inputs; i += Rows::kStep) {
-    typename Rows::Input rows[kRows];
-#pragma GCC unroll 4
-    for (int r = 0; r < kRows; ++r) rows[r] = Rows::read(x + r * inputs + i);
+__attribute__((noinline)) void dot(const typename Rows::Number* a, int64_t block, const typename Rows::Number* x, int64_t inputs,
+                                   float* out, int64_t out_stride) {
+  static_assert(kRows * kOuts <= kWidth);
+  F sums[kWidth] = {};  // [kRows][kOuts]
+  for (int64_t i = 0; i < inputs; i += kLoraStep, a += block * kLoraStep) {
 #pragma GCC unroll 8
-    for (int j = 0; j < kOuts; ++j) {
-      const typename Rows::Input w = Rows::read(a + j * inputs + i);
+    for (int j = 0; j < kOuts; ++j) __builtin_prefetch(reinterpret_cast<const uint8_t*>(a + j * kLoraStep) + kAhead);
+#pragma GCC unroll 8
+    for (int at = 0; at < kLoraStep; at += Rows::kStep) {
+      typename Rows::Input rows[kRows];
 #pragma GCC unroll 4
-      for (int r = 0; r < kRows; ++r) sums[r][j] = Rows::add(sums[r][j], w, rows[r]);
+      for (int r = 0; r < kRows; ++r) rows[r] = Rows::read(x + r * inputs + i + at);
+#pragma GCC unroll 8
+      for (int j = 0; j < kOuts; ++j) {
+        const typename Rows::Input w = Rows::read(a + j * kLoraStep + at);
+#pragma GCC unroll 4
+        for (int r = 0; r < kRows; ++r) sums[r * kOuts + j] = Rows::add(sums[r * kOuts + j], w, rows[r]);
+      }
     }
   }
+  const F folded = fold_rows(sums, [](F a, F b) { return a + b; });
   for (int r = 0; r < kRows; ++r) {
-    for (int j = 0; j < kOuts; ++j) out[r * out_stride + j] = sum_of_lanes(sums[r][j]);
+    for (int j = 0; j < kOuts; ++j) out[r * out_stride + j] = folded[r * kOuts + j];
   }
 }
 
 template <class Rows, int kRows>
 void dots(const typename Rows::Number* a, const typename Rows::Number* x, int64_t inputs, int64_t rank, float* out) {
-  constexpr int kMost = kWidth >= 16 && kRows <= 2 ? 8 : 4;
-  int64_t j = 0;
-  for (; j + kMost <= rank; j += kMost) dot<Rows, kRows, kMost>(a + j * inputs, x, inputs, out + j, rank);
-  for (; j < rank; j += 2) dot<Rows, kRows, 2>(a + j * inputs, x, inputs, out + j, rank);
+  constexpr int kMost = kWidth / (kRows <= 2 ? 2 : 4);
+  for (int64_t first = 0; first < rank; first += kLoraBlock, a += kLoraBlock * inputs) {
+    const int64_t block = std::min<int64_t>(kLoraBlock, rank - first);
+    int64_t j = 0;
+    const auto run = [&]<int kOuts>() {
+      dot<Rows, kRows, kOuts>(a + j * kLoraStep, block, x, inputs, out + first + j, rank);
+      j += kOuts;
+    };
+    if constexpr (kMost >= 2) {
+      while (j + kMost <= block) run.template operator()<kMost>();
+      while (j + 2 <= block) run.template operator()<2>();
+    }
+    while (j < block) run.template operator()<1>();
+  }
 }
 
 template <class Rows>

@@ -4,7 +4,7 @@
 // second (add_adapters in linear_epilogue.hpp) with what follows each panel's sums.
 //
 // Layouts, numbers of `type`, f32 or bf16 (with bf16, rows of x and A x are rounded to bf16 and sums are float32):
-//   A [rank][lora_inputs(k)]; B f32 [panels][rank][32], bf16 [panels][rank / 2][32][2].
+//   A in blocks of kLoraBlock rows or what is left of them, each [lora_inputs(k) / 32][rows][32]; B f32 [panels][rank][32], bf16 [panels][rank / 2][32][2].
 // The rank is even, inputs are padded with zeros.
 //
 // Determinism: a number of A x is one chain of sums over its inputs, in lanes that are folded in one order, and a number
@@ -15,7 +15,9 @@
 
 namespace headrace {
 
-constexpr int64_t lora_inputs(int64_t k) { return (k + 31) / 32 * 32; }
+inline constexpr int kLoraBlock = 8;
+inline constexpr int kLoraStep = 32;  // inputs
+constexpr int64_t lora_inputs(int64_t k) { return (k + kLoraStep - 1) / kLoraStep * kLoraStep; }
 constexpr int64_t lora_a_bytes(bool f32, int64_t rank, int64_t k) { return rank * lora_inputs(k) * (f32 ? 4 : 2); }
 constexpr int64_t lora_b_bytes(bool f32, int64_t rank, int64_t n) {
   return (n + kPanel - 1) / kPanel * kPanel * rank * (f32 ? 4 : 2);

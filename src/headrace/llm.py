@@ -141,7 +141,7 @@ class LLM(_Model, BlockingTasks):
 
     `model` is a folder, a file, a hub name or the name of a bundled model; None loads the default. Options
     are those of `EngineOptions` (quantization, kv_cache_dtype, max_model_len, threads, max_num_seqs, ...);
-    `adapters` are LoRA adapters by name, folders of PEFT or GGUF files, of which a call with `adapter` uses one;
+    `adapters` are LoRA adapters by name, folders of PEFT or GGUF files; a call with `adapter` uses one;
     `guards` are tables as those of `[guards]` in headrace.toml, by name; `guard` of a call names some of
     those that are not `always` on, or brings tables of its own;
     packed weights are kept in the user's cache folder unless `cache_dir` says otherwise (None: nowhere).

@@ -280,6 +280,8 @@ class FakeModel:
         )
     )
     input_rules: InputRules = InputRules()
+    adapter: str = ""
+    base: str = ""
 
     def close(self) -> None:
         self.engine.close()

@@ -115,7 +115,7 @@ def test_every_setting_is_described_and_is_a_flag_of_a_command() -> None:
 
 def test_what_a_model_has_of_its_own_is_an_engine_option() -> None:
     own = {name for name, setting in SETTINGS.items() if "model" in setting.scopes}
-    others = {"keep_alive", "override_generation_config", "default_chat_template_kwargs"}
+    others = {"keep_alive", "override_generation_config", "default_chat_template_kwargs", "adapters"}
     assert own - others < set(EngineOptions.__struct_fields__)
 
 

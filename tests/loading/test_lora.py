@@ -1,7 +1,8 @@
-"""Adapters beside a model: equal to peft, the same bytes in any company, and what cannot be read is refused."""
+"""Adapters beside a model: equal to peft, the same bytes in any company, what cannot be read is refused."""
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,6 @@ from safetensors.numpy import load_file, save_file
 from golden import CAPACITY, Chunk, executor_for, make_step, relative_error, scattered_pages
 from headrace import _native
 from headrace.errors import CorruptFile, HeadraceError, UnsupportedModel
-from headrace.executors.adapters import Adapter
 from headrace.executors.executor import Executor
 from headrace.executors.native import NativeExecutor
 from headrace.loading.adapters import FittedAdapter, adapter_fitter
@@ -56,7 +56,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "rslora": ("llama2", {"use_rslora": True, "lora_alpha": 5}),
     "patterns": (
         "llama2",
-        {"rank_pattern": {"^model.layers.0.mlp.up_proj": 7, "k_proj": 2}, "alpha_pattern": {r"\d.*q_proj": 3}},
+        {
+            "rank_pattern": {"^model.layers.0.mlp.up_proj": 7, "k_proj": 2},
+            "alpha_pattern": {r"\d.*q_proj": 3},
+        },
     ),
     "some layers": ("llama2", {"layers_to_transform": [1]}),
     "biases": ("qwen2", {}),
@@ -85,13 +88,70 @@ def quantized(model: Path, adapters: list[Path], weight_format: str, threads: in
         fitted = [adapter_fitter(planned)(path) for path in adapters]
         pool = _native.Pool(threads)
         shapes = {n: v.shape for n, v in program.weights.items()}
-        wanted = [WeightSpec(n, *map(int, s), weight_format) for n, s in shapes.items() if len(s) == 2]
+        wanted = [
+            WeightSpec(n, int(s[0]), int(s[1]), weight_format) for n, s in shapes.items() if len(s) == 2
+        ]
         matrices = load_packed(parts, tuple(wanted), pool, cache=None)
         vectors = {n: parts.float32(n) for n, s in shapes.items() if len(s) != 2}
     executor = NativeExecutor(program, matrices, vectors, CAPACITY, pool=pool, kv_type="f32", poison=True)
     for slot, adapter in enumerate(fitted):
         executor.set_adapter(slot, adapter.adapter)
     return executor
+
+
+def gguf_adapter(path: Path, folder: Path, head_dim: int) -> Path:
+    """A folder of PEFT as a GGUF adapter, as convert_lora_to_gguf.py of llama.cpp writes it."""
+    gguf = pytest.importorskip("gguf")
+    config = json.loads((folder / "adapter_config.json").read_text())
+    names = {
+        **{f"self_attn.{one}_proj": f"attn_{one if one != 'o' else 'output'}" for one in "qkvo"},
+        **{f"mlp.{one}_proj": f"ffn_{one}" for one in ("gate", "up", "down")},
+    }
+    writer = gguf.GGUFWriter(str(path), "llama")
+    writer.add_type("adapter")
+    writer.add_string("adapter.type", "lora")
+    writer.add_float32("adapter.lora.alpha", config["lora_alpha"])
+    for name, value in load_file(folder / "adapter_model.safetensors").items():
+        _, _, _, _, layer, block, module, half, _ = name.split(".")
+        if half == "lora_B" and module in ("q_proj", "k_proj"):  # rotated by neighbors
+            heads = value.reshape(-1, 2, head_dim // 2, value.shape[1])
+            value = np.ascontiguousarray(heads.swapaxes(1, 2).reshape(value.shape))
+        writer.add_tensor(f"blk.{layer}.{names[f'{block}.{module}']}.weight.{half.lower()}", value)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def test_a_gguf_adapter_is_the_same_as_its_folder(tmp_path: Path) -> None:
+    model = tiny_model(tmp_path, "llama3")
+    config = json.loads((model / "config.json").read_text())
+    head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    folder = write_adapter(tmp_path / "adapter", model)
+    file = gguf_adapter(tmp_path / "adapter.gguf", folder, head_dim)
+    executor, (first, second) = loaded(model, [folder, file], "native")
+    assert first.digest == second.digest
+    assert logits(executor, 0).tobytes() == logits(executor, 1).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "cause"),
+    [("adapter.type", "other", "no LoRA adapter"), ("adapter.lora.more", "x", "adapter.lora.more")],
+)
+def test_other_gguf_files_are_refused(tmp_path: Path, key: str, value: str, cause: str) -> None:
+    gguf = pytest.importorskip("gguf")
+    writer = gguf.GGUFWriter(str(tmp_path / "a.gguf"), "llama")
+    writer.add_type("adapter")
+    if key != "adapter.type":
+        writer.add_string("adapter.type", "lora")
+    writer.add_string(key, value)
+    writer.add_tensor("blk.0.attn_q.weight.lora_a", np.zeros((2, 32), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    assert cause in refused(tiny_model(tmp_path, "llama3"), tmp_path / "a.gguf").message
 
 
 @pytest.mark.parametrize("weight_format", ["bf16", "int8", "int4"])
@@ -109,7 +169,9 @@ def test_beside_packed_weights_it_is_near_the_definition(tmp_path: Path, weight_
 @pytest.mark.parametrize("weight_format", ["f32", "int8", "int4"])
 def test_a_row_has_the_same_bytes_in_any_company(tmp_path: Path, weight_format: str) -> None:
     model = tiny_model(tmp_path, "llama3")
-    adapters = [write_adapter(tmp_path / f"a{i}", model, seed=i, rank=rank) for i, rank in enumerate((4, 7, 2))]
+    adapters = [
+        write_adapter(tmp_path / f"a{i}", model, seed=i, rank=rank) for i, rank in enumerate((4, 7, 2))
+    ]
     slots = [2, -1, 0]
     chunks = [Chunk(PROMPT[:n], 0, scattered_pages(i)) for i, n in enumerate((20, 9, 13))]
     together = quantized(model, adapters, weight_format)
@@ -119,7 +181,10 @@ def test_a_row_has_the_same_bytes_in_any_company(tmp_path: Path, weight_format: 
         count = len(chunk.tokens)
         for threads in (1, 3):
             alone = quantized(model, adapters, weight_format, threads)
-            assert alone.run(with_adapters(make_step(chunk), slot)).tobytes() == mixed[start : start + count].tobytes()
+            assert (
+                alone.run(with_adapters(make_step(chunk), slot)).tobytes()
+                == mixed[start : start + count].tobytes()
+            )
             # One token after the other: single rows go another way through the kernels.
             one_by_one = quantized(model, adapters, weight_format, threads)
             rows = [
@@ -174,7 +239,9 @@ def refused(model: Path, adapter: Path) -> HeadraceError:
         ({"lora_alpha": "much"}, "lora_alpha"),
     ],
 )
-def test_what_an_adapter_cannot_have_is_refused_by_name(tmp_path: Path, fields: dict[str, Any], cause: str) -> None:
+def test_what_an_adapter_cannot_have_is_refused_by_name(
+    tmp_path: Path, fields: dict[str, Any], cause: str
+) -> None:
     model = tiny_model(tmp_path, "llama3")
     error = refused(model, write_adapter(tmp_path / "adapter", model, **fields))
     assert re.search(cause, error.message), error.message
@@ -203,7 +270,11 @@ def test_tensors_that_do_not_belong_are_refused(tmp_path: Path) -> None:
             UnsupportedModel,
             "'x.weight', which is no linear layer",
         ),
-        ({f"{at}.lora_{h}.weight": np.zeros((600, 600), np.float32) for h in "AB"}, UnsupportedModel, "over 512"),
+        (
+            {f"{at}.lora_{h}.weight": np.zeros((600, 600), np.float32) for h in "AB"},
+            UnsupportedModel,
+            "over 512",
+        ),
     ]
     for i, (change, kind, cause) in enumerate(cases):
         adapter = write_adapter(tmp_path / f"a{i}", model)

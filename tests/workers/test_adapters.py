@@ -1,4 +1,4 @@
-"""Adapters of engines, here and in a worker process: bytes depend on no company, no death and no unloading."""
+"""Adapters of engines, here and in a worker process: the same bytes in any company and after a death."""
 
 from __future__ import annotations
 
@@ -67,7 +67,10 @@ def test_speculation_gives_the_same_tokens(folder: Path, adapters: list[Path]) -
 
 def test_prefix_caches_are_separate(here: LoadedModel, adapters: list[Path]) -> None:
     first, second = load(here, adapters[:2])
-    salted = [EngineRequest(prompt=PROMPT, params=asked().params, adapter=one, cache_salt="s") for one in ("", first)]
+    salted = [
+        EngineRequest(prompt=PROMPT, params=asked().params, adapter=one, cache_salt="s")
+        for one in ("", first)
+    ]
     assert Running(here.engine, salted[0]).finish().done.usage.cached_tokens == 0
     assert Running(here.engine, salted[1]).finish().done.usage.cached_tokens == 0
     assert Running(here.engine, salted[1]).finish().done.usage.cached_tokens > 0
@@ -80,7 +83,10 @@ def test_a_worker_gives_the_bits_of_a_local_engine(
 ) -> None:
     assert load(remote, adapters) == load(here, adapters)
     for digest in load(here, adapters):
-        assert Running(remote.engine, asked(digest)).finish().bits == Running(here.engine, asked(digest)).finish().bits
+        assert (
+            Running(remote.engine, asked(digest)).finish().bits
+            == Running(here.engine, asked(digest)).finish().bits
+        )
 
 
 def test_unloading_lets_requests_end(remote: LoadedModel, here: LoadedModel, adapters: list[Path]) -> None:

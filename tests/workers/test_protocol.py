@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import fields
 
 from headrace.chat.answer_span import AnswerSpan
+from headrace.engine.adapters import AdapterInfo
 from headrace.engine.client import EngineLimits, EngineStatus, MemoryPlan
 from headrace.engine.request import (
     ChoiceFinished,
@@ -38,10 +39,12 @@ from headrace.sampling.reasoning_budget import ReasoningBudget
 from headrace.workers.protocol import (
     FRAME_LIMIT_BYTES,
     HEADER_BYTES,
+    AdapterResult,
     BadFrame,
     Cancel,
     EventsAck,
     FromWorker,
+    LoadAdapter,
     LoadModel,
     LoadProgress,
     ModelPlanned,
@@ -53,6 +56,7 @@ from headrace.workers.protocol import (
     Submit,
     SubmitResult,
     ToWorker,
+    UnloadAdapter,
     frame,
     read_events,
     read_from_worker,
@@ -105,6 +109,7 @@ REQUEST = EngineRequest(
     continuations=((3, 4), (5,)),
     slo=Targets(0.2, 0.03),
     predicts=True,
+    adapter="a1b2",
     scaling=Scaling(
         vote=Vote("regex", "([a-d])"), max_total_tokens=99, place=AnswerSpan("</t>", "<t>", True, ("a", "b"))
     ),
@@ -128,6 +133,8 @@ TO_WORKER: list[ToWorker] = [
     Cancel(4),
     EventsAck(12),
     Pause(4, True),
+    LoadAdapter(5, Path("adapters/sql"), "a1b2"),
+    UnloadAdapter("a1b2"),
 ]
 LIMITS = EngineLimits(context_length=9, max_num_seqs=2)
 FROM_WORKER: list[FromWorker] = [
@@ -135,6 +142,7 @@ FROM_WORKER: list[FromWorker] = [
     LoadProgress(1, 2),
     ModelReady(LIMITS, PARAMS, 100, 50, 1, 0, STATUS),
     SubmitResult(1, None),
+    AdapterResult(5, AdapterInfo("a1b2", 8, 1000), None),
 ]
 
 

@@ -71,7 +71,7 @@ def _reader(given: Mapping[str, object]) -> Callable[[], Settings]:
 
 def _present(given: Mapping[str, object]) -> Mapping[str, object]:
     """What was given: a flag that may be repeated is an empty list otherwise."""
-    return {name: value or None if isinstance(value, list) else value for name, value in given.items()}
+    return {name: None if value == [] else value for name, value in given.items()}
 
 
 def _setting_flag(name: str) -> Flag:

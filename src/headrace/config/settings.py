@@ -12,10 +12,10 @@ from headrace.config.profiles import Profile
 from headrace.config.setting import Setting, markdown, table_of
 from headrace.config.stderr_log import LogFormat
 from headrace.config.values import (
-    PATHS,
     IDLE_SECONDS,
     OBJECT,
     ORIGINS,
+    PATHS,
     SECONDS,
     SIZE,
     SWITCH,
@@ -119,8 +119,8 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
     adapters: Annotated[
         Mapping[str, object] | None,
         Setting(
-            help="LoRA adapters of the first model (of a model in its own table), folders of PEFT or GGUF files:"
-            " requests ask for MODEL:NAME",
+            help="LoRA adapters of the first model (of a model in its own table), folders of PEFT or GGUF"
+            " files: requests ask for MODEL:NAME",
             values=PATHS,
             shown_default="none",
             scopes=("server", "model"),
@@ -130,8 +130,8 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
     adapter_dir: Annotated[
         Path | None,
         Setting(
-            help="the folder from which POST /v1/load_lora_adapter may load; without it adapters come from the"
-            " settings alone",
+            help="the folder from which POST /v1/load_lora_adapter may load; without it adapters come from"
+            " the settings alone",
             values=path("folder"),
             shown_default="none",
         ),

@@ -28,11 +28,11 @@ class ReadAdapter(Protocol):
     """An adapter as it was read, for the engine's program."""
 
     @property
-    def adapter(self) -> Adapter: ...  # noqa: D102
+    def adapter(self) -> Adapter: ...
     @property
-    def digest(self) -> str: ...  # noqa: D102
+    def digest(self) -> str: ...
     @property
-    def rank(self) -> int: ...  # noqa: D102
+    def rank(self) -> int: ...
 
 
 AdapterReader = Callable[[Path], ReadAdapter]
@@ -42,7 +42,9 @@ class AdapterSlots:
     """Thread-safe. An adapter that is unloaded takes no new requests; its slot is free when the last request
     that uses it has ended."""
 
-    def __init__(self, executor: Executor, read: AdapterReader | None, in_use: Callable[[], Collection[str]]) -> None:
+    def __init__(
+        self, executor: Executor, read: AdapterReader | None, in_use: Callable[[], Collection[str]]
+    ) -> None:
         """`in_use` gives the digests that requests in the engine name."""
         self._executor = weakref.ref(executor)  # the loop alone keeps it in memory
         self._read, self._in_use = read, in_use
@@ -61,7 +63,9 @@ class AdapterSlots:
             raise UnsupportedModel("this model cannot have adapters: only models that generate text can")
         found = self._read(path)
         if expected not in (None, found.digest):
-            raise CorruptFile(f"the adapter {path.name} has changed on the disk since it was loaded: load it again")
+            raise CorruptFile(
+                f"the adapter {path.name} has changed on the disk since it was loaded: load it again"
+            )
         with self._lock:
             self._retiring.discard(found.digest)
             if found.digest not in self._slots:

@@ -6,13 +6,16 @@ from collections.abc import Mapping
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from headrace.ops.value import Array, Ints
 from headrace.program.step import Step
 from headrace.weights.adapters.adapter_file import LoraMatrices
 
+Bytes = NDArray[np.uint8]
 MAX_ADAPTERS = 1024
-PANEL = 32  # output columns that native code computes together
+PANEL = 32  # output columns that native code computes together, and inputs
+BLOCK = 8  # rows of A that lie together
 
 
 class Adapter(Struct, frozen=True, eq=False):
@@ -56,15 +59,18 @@ def lora(y: Array, x: Array, adapters: Ints, slots: Mapping[int, LoraMatrices]) 
     return y
 
 
-def packed_a(a: Array, number: str) -> np.ndarray:
+def packed_a(a: Array, number: str) -> Bytes:
     """[rank, K] as native/kernels/lora.hpp lays it out, flat bytes."""
     rank, inputs = a.shape
     padded = np.zeros((rank + rank % 2, -(-inputs // PANEL) * PANEL), np.float32)
     padded[:rank, :inputs] = a
-    return _numbers(padded, number).reshape(-1).view(np.uint8)
+    numbers = _numbers(padded, number)
+    blocks = [numbers[first : first + BLOCK] for first in range(0, len(numbers), BLOCK)]
+    streams = [block.reshape(len(block), -1, PANEL).transpose(1, 0, 2).reshape(-1) for block in blocks]
+    return np.concatenate(streams).view(np.uint8)
 
 
-def packed_b(b: Array, number: str) -> np.ndarray:
+def packed_b(b: Array, number: str) -> Bytes:
     """[N, rank] as native/kernels/lora.hpp lays it out, flat bytes."""
     outputs, rank = b.shape
     padded = np.zeros((-(-outputs // PANEL) * PANEL, rank + rank % 2), np.float32)
@@ -74,7 +80,7 @@ def packed_b(b: Array, number: str) -> np.ndarray:
     return np.ascontiguousarray(panels.transpose(0, 2, 1, 3)).reshape(-1).view(np.uint8)
 
 
-def _numbers(values: Array, number: str) -> np.ndarray:
+def _numbers(values: Array, number: str) -> NDArray[np.float32] | NDArray[np.uint16]:
     if number == "f32":
         return values
     bits = values.view(np.uint32)

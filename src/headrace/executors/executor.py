@@ -31,8 +31,11 @@ class Executor(Protocol):
     """Runs a program. Its KV caches and recurrent states persist between steps."""
 
     capacity: ExecutorLimits
-    adapter_bytes: int
-    """Bytes of a number in an adapter."""
+
+    @property
+    def adapter_bytes(self) -> int:
+        """Bytes of a number in an adapter."""
+        ...
 
     def set_adapter(self, slot: int, adapter: Adapter | None) -> None:
         """Put an adapter into a slot, for steps whose sequences name it, or empty the slot."""

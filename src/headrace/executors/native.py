@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headrace import _native
 from headrace.errors import ProgramError
@@ -28,6 +29,7 @@ _KV_BITS: dict[KvType, tuple[int, int]] = {
     "k8v4": (8, 4),
     "int4": (4, 4),
 }
+AdapterRow = tuple[int, int, float, NDArray[np.uint8], NDArray[np.uint8]]
 _SCALE_BYTES = 2  # of a token's key in a head, and of its value
 
 # Short texts use only the beginning of every layer's keys and values. With huge pages a single token
@@ -74,7 +76,9 @@ class NativeExecutor:
         )
         self._output = lowering.value_id(program.output)
         self._matrix_ids = {name: index for index, name in enumerate(lowering.matrices)}
-        self._adapter_format: Literal["f32", "bf16"] = adapter_format([weight.format for weight in matrices.values()])
+        self._adapter_format: Literal["f32", "bf16"] = adapter_format(
+            [weight.format for weight in matrices.values()]
+        )
 
     @property
     def adapter_bytes(self) -> int:
@@ -83,12 +87,12 @@ class NativeExecutor:
 
     def set_adapter(self, slot: int, adapter: Adapter | None) -> None:
         """See Executor."""
-        kind = self._adapter_format
-        pairs = [
-            (self._matrix_ids[name], pair.a.shape[0] + pair.a.shape[0] % 2, float(pair.scale))
-            + (packed_a(pair.a, kind), packed_b(pair.b, kind))
-            for name, pair in ({} if adapter is None else adapter.matrices).items()
-        ]
+        kind, matrices = self._adapter_format, {} if adapter is None else dict(adapter.matrices)
+        pairs: list[AdapterRow] = []
+        for name, pair in matrices.items():
+            rank = pair.a.shape[0] + pair.a.shape[0] % 2
+            a, b = packed_a(pair.a, kind), packed_b(pair.b, kind)
+            pairs.append((self._matrix_ids[name], rank, float(pair.scale), a, b))
         self._executor.set_adapter(slot, kind, pairs)
 
     def run(self, step: Step) -> Array:

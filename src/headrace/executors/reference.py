@@ -22,8 +22,6 @@ class ReferenceExecutor:
     first instruction whose outputs differ.
     """
 
-    adapter_bytes = 4
-
     def __init__(self, program: Program, weights: Mapping[str, Array], capacity: ExecutorLimits) -> None:
         self.capacity = capacity
         self._instructions = program.expanded()
@@ -37,6 +35,11 @@ class ReferenceExecutor:
             self._fixed[cache] = KvCache(k, v)
         for state in program.states:
             self._fixed[state] = np.zeros((capacity.state_slots, int(state.shape[1])), np.float32)
+
+    @property
+    def adapter_bytes(self) -> int:
+        """See Executor."""
+        return 4
 
     def set_adapter(self, slot: int, adapter: Adapter | None) -> None:
         """See Executor."""
@@ -60,7 +63,8 @@ class ReferenceExecutor:
             x, weight = instruction.inputs[:2]
             assert x is not None and weight is not None
             of_rows = rows[step.rows] if x.shape[0] == "R" else rows
-            result = lora(result, arguments[0], of_rows, changing(weight.name, self._adapters))
+            rows_in: Array = values[x] if x.kind == "temp" else _value(x, values, step)
+            result = lora(result, rows_in, of_rows, changing(weight.name, self._adapters))
         outputs: tuple[Array, ...] = () if result is None else (result,)
         values.update(zip(instruction.outputs, outputs, strict=True))
         return outputs

@@ -27,8 +27,6 @@ class TorchExecutor:
     `cpu`); norms and RoPE are computed in float32. Raises UsageError if torch or the device is missing.
     """
 
-    adapter_bytes = 4
-
     def __init__(
         self,
         program: Program,
@@ -64,6 +62,11 @@ class TorchExecutor:
         for state in program.states:
             self._fixed[state] = self._torch.zeros(capacity.state_slots, state.shape[1], device=self._device)
 
+    @property
+    def adapter_bytes(self) -> int:
+        """See Executor."""
+        return 4
+
     def set_adapter(self, slot: int, adapter: Adapter | None) -> None:
         """See Executor."""
         others = {one: kept for one, kept in self._adapters.items() if one != slot}
@@ -80,7 +83,10 @@ class TorchExecutor:
         values = dict(self._fixed)
         rows = row_adapters(step) if self._adapters else None
         if rows is not None:
-            inputs |= {"adapters": self._to_device(rows), "adapters of rows": self._to_device(rows[step.rows])}
+            inputs |= {
+                "adapters": self._to_device(rows),
+                "adapters of rows": self._to_device(rows[step.rows]),
+            }
         with self._torch.inference_mode():
             for instruction in self._instructions:
                 outputs = self._compute(instruction, values, inputs)

@@ -72,7 +72,11 @@ def completion_request(prompt: PromptLike, given: Mapping[str, Any]) -> Completi
 
 def chat_request(messages: Messages, given: Mapping[str, Any]) -> ChatRequest:
     """Messages to answer. Raises InvalidRequest for an unknown keyword."""
-    known = _PARAMS | CONSTRAINTS.keys() | {*SCALING, *REQUEST, *URGENCY, GUARD, EXPLAIN, ADAPTER, *CHAT, *REASONING}
+    known = (
+        _PARAMS
+        | CONSTRAINTS.keys()
+        | {*SCALING, *REQUEST, *URGENCY, GUARD, EXPLAIN, ADAPTER, *CHAT, *REASONING}
+    )
     check_known("chat", given, known)
     effort, budget, least, continuation = (given.get(name) for name in REASONING)
     return ChatRequest(

@@ -21,6 +21,7 @@ from headrace.weights.pooling import read_pooling
 if TYPE_CHECKING:
     from headrace.engine.client import LoadedModel
     from headrace.tokenization.tokenizer import Tokenizer
+    from headrace.workers.model_adapters import NamedAdapter
     from headrace.workers.model_entry import ModelEntry
     from headrace.workers.model_manager import ModelManager
 
@@ -72,6 +73,11 @@ class ManagedModels:
         """The alias of that name, where no model has it."""
         return None if name is None or self._manager.serves(name) else self.aliases.get(name)
 
+    def adapted(self, name: str | None) -> tuple[ModelEntry, NamedAdapter] | None:
+        """The model and the adapter of a name such as `base:adapter`, or of an alias of one; else None."""
+        alias = self.alias_of(name)
+        return self._manager.adapted(name if alias is None else alias.target)
+
     def find(self, name: str | None, call: CallContext | None = None) -> ModelEntry:
         """The served model of that name, or of an alias; None is the default. ModelNotFound. What an alias
         says besides is for Ollama's API alone: a warning of `call` says so."""
@@ -87,8 +93,7 @@ class ManagedModels:
         self, name: str | None, keep_alive_s: float | None, call: CallContext
     ) -> tuple[LoadedModel, Callable[[], None]]:
         """As `ModelSource.acquire`."""
-        entry, alias = self.find(name, call), self.alias_of(name)
-        adapted = self._manager.adapted(name if alias is None else alias.target)
+        entry, adapted = self.find(name, call), self.adapted(name)
         if adapted is None:
             call.model = entry.name
             return await self._manager.acquire(entry, keep_alive_s, user=call)

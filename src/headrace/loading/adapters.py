@@ -123,5 +123,5 @@ def _part(
     if source is not None and source.name == "take_columns":
         order = source.inputs[1]
         if order is not None and order.name.startswith("order"):  # of reorder_inputs
-            a = a[:, program.constants[order]]
+            a = a[:, program.constants[order].astype(np.int64)]
     return LoraMatrices(np.ascontiguousarray(a), np.ascontiguousarray(b), pair.scale)

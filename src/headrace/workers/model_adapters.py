@@ -96,7 +96,9 @@ class ModelAdapters:
                     await _load(model, one, left_bytes - self.nbytes, expected)
                 except HeadraceError as error:
                     one.failure = error
-                    LOG.error("the adapter %s of %s cannot be loaded: %s", one.name, model.name, error.message)
+                    LOG.error(
+                        "the adapter %s of %s cannot be loaded: %s", one.name, model.name, error.message
+                    )
 
     def _drop(self, model: LoadedModel | None, gone: NamedAdapter | None) -> None:
         used = {one.digest for one in self._named.values()}
@@ -111,8 +113,8 @@ async def _load(
         stored = stored_bytes(adapter.path)
         if stored > left_bytes:
             raise OutOfMemory(
-                f"the adapter has {stored / 1e6:,.0f} MB, {max(left_bytes, 0) / 1e6:,.0f} MB of the memory for"
-                " models are left: unload another adapter or model",
+                f"the adapter has {stored / 1e6:,.0f} MB, {max(left_bytes, 0) / 1e6:,.0f} MB of the memory"
+                " for models are left: unload another adapter or model",
                 needed_bytes=stored,
             )
         info = model.engine.load_adapter(adapter.path)

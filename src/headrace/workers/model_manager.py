@@ -294,9 +294,7 @@ class ModelManager:
 
     def _reserved(self) -> int:
         entries = [*self._entries.values(), *self._retired]
-        return sum(
-            entry.reserved_bytes + (entry.adapters.nbytes if entry.model else 0) for entry in entries
-        )
+        return sum(entry.reserved_bytes + (entry.adapters.nbytes if entry.model else 0) for entry in entries)
 
     def _no_room(self, error: OutOfMemory) -> HeadraceError:
         used, budget = self._reserved(), self.policy.memory_bytes

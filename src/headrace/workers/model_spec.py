@@ -67,7 +67,7 @@ def _adapters(given: Mapping[str, object]) -> Mapping[str, str]:
     found: dict[str, str] = {}
     for name, path in given.items():
         if not isinstance(path, str) or not path:
-            raise UsageError(f"adapters: {name!r} has no path: write NAME = \"PATH\"")
+            raise UsageError(f'adapters: {name!r} has no path: write NAME = "PATH"')
         try:
             check_name(name)
         except InvalidRequest as error:
@@ -94,9 +94,8 @@ def read_specs(
     models: Sequence[str], settings: Settings, *, folders: Sequence[Path] | None = None
 ) -> list[ModelSpec]:
     """`models`, then those of `[models]` in the nearest headrace.toml that has it; if there are none, the
-    bundled ones. Entries that are answered elsewhere are left out. `served_model_name` names the first, which has
-    the `adapters`.
-    Raises UsageError if a table is invalid or a name refers to two models.
+    bundled ones. Entries that are answered elsewhere are left out. `served_model_name` names the first,
+    which has the `adapters`. Raises UsageError if a table is invalid or a name refers to two models.
     """
     specs = [spec_of(model, settings) for model in models]
     found = models_table(folders)

@@ -11,6 +11,7 @@ from starlette.requests import Request as HttpRequest
 from headrace.api.http.call_context import call_of
 from headrace.api.ollama.bodies import AnswerBody, UsingBody
 from headrace.api.service import Service, get_service
+from headrace.inference.adapted_engine import adapted_name
 from headrace.inference.limits import allowed_keep_alive
 from headrace.storage.aliases import Alias
 
@@ -56,7 +57,9 @@ async def use_model(http: HttpRequest, body: UsingBody) -> ResolvedModel:
         message = "keep_alive has no effect: the model belongs to the program that started this server"
         call.warn("keep_alive", message)
     load_s = time.monotonic() - start_s
-    return ResolvedModel(body.model, model.name, alias, load_s, is_chat=model.template is not None)
+    adapted = service.sources.adapted(body.model.removesuffix(TAG))
+    name = model.name if adapted is None else adapted_name(entry.name, adapted[1].name)
+    return ResolvedModel(body.model, name, alias, load_s, is_chat=model.template is not None)
 
 
 async def unload_model(http: HttpRequest, body: AnswerBody) -> None:

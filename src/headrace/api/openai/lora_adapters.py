@@ -1,4 +1,4 @@
-"""POST /v1/load_lora_adapter and /v1/unload_lora_adapter, in vLLM's shape: adapters of models, without restart."""
+"""POST /v1/load_lora_adapter and /v1/unload_lora_adapter, in vLLM's shape: adapters without a restart."""
 
 from __future__ import annotations
 
@@ -85,6 +85,7 @@ def _confined(folder: Path, given: str) -> Path:
         path = root = Path("/")
     if root == Path("/") or path == root or not path.is_relative_to(root):
         raise InvalidRequest(
-            f"lora_path {given[:200]!r} is not in the server's adapter_dir: give a path in it", param="lora_path"
+            f"lora_path {given[:200]!r} is not in the server's adapter_dir: give a path in it",
+            param="lora_path",
         )
     return path

@@ -10,6 +10,7 @@ import math
 import re
 from contextlib import closing
 from pathlib import Path
+from typing import Any, cast
 
 import msgspec
 
@@ -26,6 +27,7 @@ from headrace.weights.adapters.adapter_file import (
 from headrace.weights.config_json import Config, boolean, integer, number, text
 from headrace.weights.confined import confined
 from headrace.weights.safetensors.reader import SafetensorsFile
+from headrace.weights.tensor_file import TensorInfo
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 MAX_CONFIG_BYTES = 1 << 20
@@ -35,10 +37,14 @@ _TENSOR = re.compile(r"(?P<module>.+)\.lora_(?P<half>[AB])(?:\.default)?\.weight
 
 # Fields without an effect on what a trained adapter computes.
 _WITHOUT_EFFECT = frozenset(
-    "auto_mapping base_model_name_or_path revision task_type inference_mode peft_type peft_version"
-    " target_modules exclude_modules lora_dropout layers_to_transform layers_pattern megatron_core"
-    " fan_in_fan_out ensure_weight_tying lora_ga_config eva_config runtime_config r lora_alpha use_rslora"
-    " rank_pattern alpha_pattern bias init_lora_weights qalora_group_size".split()
+    [
+        *("auto_mapping", "base_model_name_or_path", "revision", "task_type", "inference_mode"),
+        *("peft_type", "peft_version", "target_modules", "exclude_modules", "lora_dropout"),
+        *("layers_to_transform", "layers_pattern", "megatron_core", "fan_in_fan_out", "ensure_weight_tying"),
+        *("lora_ga_config", "eva_config", "runtime_config", "r", "lora_alpha"),
+        *("use_rslora", "rank_pattern", "alpha_pattern", "bias", "init_lora_weights"),
+        "qalora_group_size",
+    ]
 )
 # Ways to begin training that also change the base's weights.
 _CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
@@ -72,31 +78,35 @@ def read_peft(folder: Path) -> AdapterFile:
     return adapter_of(base, matrices, folder.name)
 
 
-def _pairs(file: SafetensorsFile):  # type: ignore[no-untyped-def]
+def _pairs(file: SafetensorsFile) -> dict[str, tuple[TensorInfo, TensorInfo]]:
     """module -> (A, B), as they are stored."""
-    halves: dict[str, dict[str, object]] = {}
+    halves: dict[str, dict[str, TensorInfo]] = {}
     for name, info in file.tensors.items():
         found = _TENSOR.fullmatch(name)
         if found is None:
-            if ".base_layer." in name:
-                raise UnsupportedModel(
-                    f"{WEIGHTS} holds {name[:200]!r}, a weight of the base: save the adapter with"
-                    " save_embedding_layers=False"
-                )
-            raise UnsupportedModel(
-                f"{WEIGHTS} holds {name[:200]!r}, which is no lora_A or lora_B of a linear layer: adapters of"
-                " embeddings, DoRA's magnitudes, biases and whole modules are not supported"
-            )
+            raise _not_supported(name)
         halves.setdefault(found["module"].removeprefix(_PREFIX), {})[found["half"]] = info
     for module, pair in halves.items():
         if len(pair) != 2:
             raise CorruptFile(f"{WEIGHTS}: {module[:200]!r} has only one of lora_A and lora_B")
         for info in pair.values():
-            if len(info.shape) != 2 or 0 in info.shape:  # type: ignore[attr-defined]
+            if len(info.shape) != 2 or 0 in info.shape:
                 raise UnsupportedModel(f"{WEIGHTS}: {module[:200]!r} is no linear layer")
-            if min(info.shape) > MAX_RANK:  # type: ignore[attr-defined]
+            if min(info.shape) > MAX_RANK:
                 raise UnsupportedModel(f"{WEIGHTS}: {module[:200]!r} has a rank over {MAX_RANK}")
     return {module: (pair["A"], pair["B"]) for module, pair in halves.items()}
+
+
+def _not_supported(name: str) -> UnsupportedModel:
+    if ".base_layer." in name:
+        return UnsupportedModel(
+            f"{WEIGHTS} holds {name[:200]!r}, a weight of the base: save the adapter with"
+            " save_embedding_layers=False"
+        )
+    return UnsupportedModel(
+        f"{WEIGHTS} holds {name[:200]!r}, which is no lora_A or lora_B of a linear layer: adapters of"
+        " embeddings, DoRA's magnitudes, biases and whole modules are not supported"
+    )
 
 
 def _check_config(config: Config) -> None:
@@ -148,15 +158,19 @@ class _Patterns:
     searches, so that no pattern takes long."""
 
     def __init__(self, config: Config, field: str) -> None:
-        given = config.get(field) or {}
-        if not isinstance(given, dict) or len(given) > MAX_PATTERNS:  # pyright: ignore[reportUnknownArgumentType]
-            raise UnsupportedModel(f"{CONFIG}: {field} is no object of at most {MAX_PATTERNS} patterns")
-        entries: Config = dict(given)  # pyright: ignore[reportUnknownArgumentType]
+        given: object = config.get(field) or {}
+        if not isinstance(given, dict):
+            raise UnsupportedModel(f"{CONFIG}: {field} is no object of patterns")
+        entries = cast("Config", given)
+        if len(entries) > MAX_PATTERNS:
+            raise UnsupportedModel(
+                f"{CONFIG}: {field} has {len(entries):,}, at most {MAX_PATTERNS} patterns work"
+            )
 
         def refused(cause: str) -> InvalidRequest:
             return InvalidRequest(f"{CONFIG}: {field} cannot be searched: {cause}")
 
-        self._patterns = []
+        self._patterns: list[tuple[Any, float]] = []
         for pattern in entries:
             if len(pattern) > MAX_CHARACTERS:
                 raise refused(f"a pattern has more than {MAX_CHARACTERS:,} characters")
