@@ -13,6 +13,7 @@ RANKS = {
     "config": 0,
     "isolation": 0,
     "json_text": 0,
+    "struct_types": 0,
     "ops": 1,
     "kv": 1,
     "tokenization": 1,

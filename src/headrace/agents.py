@@ -43,6 +43,7 @@ from headrace.inference.store_threads import StoreThreads
 from headrace.llm import AsyncLLM
 from headrace.storage.agent_runs import AgentRuns
 from headrace.storage.database import Database
+from headrace.struct_types import thread_safe
 from headrace.tools.agent.run_journal import RunJournal
 from headrace.tools.tool import Arguments, Json, ToolResult, ToolSpec
 from headrace.tools.toolbox import OwnTool, OwnTools, Toolbox
@@ -114,7 +115,8 @@ class Agent:
         self._plans: Any = importlib.import_module("headrace.tools.agent.plan")
         checks: Any = importlib.import_module("headrace.tools.agent.verify")
         try:
-            self._budget = msgspec.convert(dict(budget or {}), self._plans.AgentBudget, strict=False)
+            kind = thread_safe(self._plans.AgentBudget)
+            self._budget = msgspec.convert(dict(budget or {}), kind, strict=False)
         except msgspec.ValidationError as error:
             raise UsageError(f"budget: {error}") from None
         self._checks = checks.read_checks([dict(one) for one in verify])
@@ -304,7 +306,7 @@ def _function_tool(function: Callable[..., Any]) -> OwnTool:
 
     async def run(arguments: Arguments, call: CallContext) -> ToolResult:
         try:
-            given = msgspec.structs.asdict(msgspec.convert(arguments, kind))
+            given = msgspec.structs.asdict(msgspec.convert(arguments, thread_safe(kind)))
         except msgspec.ValidationError as error:
             raise InvalidRequest(f"{name}: {error}") from None
         try:

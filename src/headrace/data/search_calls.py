@@ -16,6 +16,7 @@ from headrace.data.guard import SEARCHES, Node, StatementRefused
 from headrace.data.questions import MAX_SEARCHES, FindHits, encode_question
 from headrace.data.source import literal, quoted
 from headrace.isolation.fork_server import Ask
+from headrace.struct_types import thread_safe
 
 PREFIX = "__search_"
 """Of the names of tables that stand in the place of searches; a statement cannot name one itself."""
@@ -108,6 +109,6 @@ def _search(function: Node, evaluate: Callable[[list[Node]], list[Any]]) -> Find
     positional = dict(zip(("index", "text", "top"), values[: len(given)], strict=False))
     positional |= dict(zip(options, values[len(given) :], strict=True))
     try:
-        return msgspec.convert({"function": name, **positional}, FindHits, strict=True)
+        return msgspec.convert({"function": name, **positional}, thread_safe(FindHits), strict=True)
     except msgspec.ValidationError as error:
         raise StatementRefused(f"{name}(): {error}: write {form}") from None

@@ -11,6 +11,7 @@ from msgspec import UNSET
 from headrace.data.guard import qualified_name
 from headrace.data.source import literal
 from headrace.storage.request_log import LoggedRequest
+from headrace.struct_types import thread_safe
 from headrace.telemetry.explain_node import ExplainNode
 from headrace.telemetry.otel.names import operation_of
 from headrace.telemetry.task_spans import TaskSpan, task_spans
@@ -68,7 +69,7 @@ def _rows(line: LoggedRequest) -> Iterator[dict[str, Any]]:
     """The row of a request, and those of its parts."""
     tree = ExplainNode("request", line.total_s)
     if line.explain is not None:
-        tree = msgspec.json.decode(line.explain, type=ExplainNode)
+        tree = msgspec.json.decode(line.explain, type=thread_safe(ExplainNode))
     detail = {} if tree.detail is UNSET else dict(tree.detail)
     own_id = tree.span_id or NO_SPAN
     about = {

@@ -10,6 +10,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from headrace.struct_types import thread_safe
+
 _PROC = Path("/proc")
 
 
@@ -42,7 +44,7 @@ def has_ended(text: str, *, is_shared: bool = False) -> bool:
     """Whether a stored holder certainly runs no more. False where this cannot be known, as of another machine
     with which a store is shared."""
     try:
-        holder = msgspec.json.decode(text.encode(), type=Holder)
+        holder = msgspec.json.decode(text.encode(), type=thread_safe(Holder))
     except msgspec.MsgspecError:
         return False
     if not holder.boot or not _boot():

@@ -11,6 +11,8 @@ import msgspec
 from msgspec import Struct
 from starlette.types import ASGIApp, Message
 
+from headrace.struct_types import thread_safe
+
 CANCEL_S = 5.0
 """After a client has left: until the endpoint has noticed."""
 
@@ -100,6 +102,6 @@ async def call_http(
 
 def _message(body: bytes) -> str:
     try:
-        return msgspec.json.decode(body, type=_Body).error.message
+        return msgspec.json.decode(body, type=thread_safe(_Body)).error.message
     except msgspec.DecodeError:
         return ""

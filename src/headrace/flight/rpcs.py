@@ -35,6 +35,7 @@ from headrace.flight.tables import chosen, listing, sql_info, tables
 from headrace.flight.wire import NotMessage, last, pack, text, unpack
 from headrace.isolation.child import IsolatedProcess, LimitExceeded, WorkFailed
 from headrace.isolation.limits import ProcessLimits
+from headrace.struct_types import thread_safe
 
 MAX_MESSAGE = 1 << 22
 """Bytes of one message, and of all messages that bind parameters."""
@@ -196,7 +197,7 @@ class FlightCalls:
     async def _names(self, caller: Caller) -> list[str]:
         """The datasets that the caller's key reads; CallRefused where it has no key of this server."""
         found = await call_http(self._app, caller, "GET", _DATASETS)
-        return [one.name for one in msgspec.json.decode(found, type=list[_Named])]
+        return [one.name for one in msgspec.json.decode(found, type=thread_safe(list[_Named]))]
 
     def _read(self, stream: bytes) -> ParametersRead:
         try:
@@ -205,7 +206,7 @@ class FlightCalls:
             raise NotMessage(f"the parameters take more than {error.what} to read") from None
         except WorkFailed:
             raise NotMessage("the parameters cannot be read") from None
-        return msgspec.msgpack.decode(got, type=ParametersRead)
+        return msgspec.msgpack.decode(got, type=thread_safe(ParametersRead))
 
 
 async def _uploaded(sent: AsyncIterator[bytes]) -> list[bytes]:

@@ -22,6 +22,7 @@ from headrace.gateway.certificate import Certificate, certify, least_examples, t
 from headrace.gateway.drift import DriftAlarm
 from headrace.gateway.routes import LocalTarget, Target
 from headrace.storage.database import Database
+from headrace.struct_types import thread_safe
 
 SCORED = 0.2
 """Part of the pairs whose scores choose the thresholds. Their labels are not looked at."""
@@ -144,7 +145,7 @@ def _digest(one: Calibration) -> str:
 def read_calibration(data: bytes) -> Calibration:
     """A calibration as it was kept. InvalidRequest where it is not what its evidence gives."""
     try:
-        found = msgspec.json.decode(data, type=Calibration)
+        found = msgspec.json.decode(data, type=thread_safe(Calibration))
         again = _certified(
             found.pairs, found.thresholds, found.certificate.risk, found.certificate.confidence
         )
@@ -202,7 +203,7 @@ class GateStore:
             row: tuple[bytes, int, int, int] | None = connection.execute(
                 "SELECT calibration, audited, wrong, is_closed FROM route_gates WHERE route = ?", (route,)
             ).fetchone()
-            found = None if row is None else msgspec.json.decode(row[0], type=Calibration)
+            found = None if row is None else msgspec.json.decode(row[0], type=thread_safe(Calibration))
             if row is None or found is None or found.digest != digest:  # it was calibrated anew meanwhile
                 return False
             alarm = DriftAlarm(found.certificate.risk)

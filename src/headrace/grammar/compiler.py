@@ -20,6 +20,7 @@ from headrace.grammar.constraint import Constraint, GrammarError
 from headrace.grammar.token_table import TokenTable
 from headrace.isolation.child import IsolatedProcess, LimitExceeded, WorkFailed, WorkLost
 from headrace.isolation.limits import ProcessLimits
+from headrace.struct_types import thread_safe
 
 MAX_CPU_S = 1.0
 MAX_MEMORY_BYTES = 256 * 2**20
@@ -162,7 +163,7 @@ class GrammarCompiler(Generic[T]):
             ) from error
         except WorkFailed as error:
             raise job.constraint.error(f"cannot be compiled: the compiler failed ({error})") from error
-        compiled = msgspec.msgpack.decode(output, type=Compiled)
+        compiled = msgspec.msgpack.decode(output, type=thread_safe(Compiled))
         if compiled.error is not None:
             raise GrammarError(compiled.error, param=compiled.param)
         return compiled

@@ -15,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headrace.errors import CorruptFile
+from headrace.struct_types import thread_safe
 
 RECORD = "headrace.json"
 _MAX_BYTES = 4 << 20
@@ -144,7 +145,7 @@ def _read(file: Path) -> ModelRecord:
             f"{file} has more than {_MAX_BYTES:,} bytes: delete it, and measure the model again"
         )
     try:
-        return msgspec.json.decode(data, type=ModelRecord)
+        return msgspec.json.decode(data, type=thread_safe(ModelRecord))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CorruptFile(f"{file}: {error}: delete it, and measure the model again") from None
 

@@ -23,6 +23,7 @@ from headrace.providers.failure import AttemptFailed, Failure, shown
 from headrace.providers.remote_attempt import Sending, prompt_tokens
 from headrace.providers.target import RemoteTarget
 from headrace.providers.usage import ReportedUsage, openai_usage, usage_of
+from headrace.struct_types import thread_safe
 
 MAX_DIMENSIONS = 2**16
 
@@ -93,13 +94,14 @@ class RemoteEmbedding:
     def _read(self, body: bytes) -> list[Embedding]:
         """The vectors of a reply. Raises what `batches` makes a failure of."""
         if self._sending.target.row.embeddings == "google":
-            vectors = [one.values for one in msgspec.json.decode(body, type=_GoogleVectors).embeddings]
+            reply = msgspec.json.decode(body, type=thread_safe(_GoogleVectors))
+            vectors = [one.values for one in reply.embeddings]
         else:
             vectors = self._openai(body)
         return _checked(vectors, len(self._request.inputs))
 
     def _openai(self, body: bytes) -> list[list[float]]:
-        found = msgspec.json.decode(body, type=_OpenAIVectors)
+        found = msgspec.json.decode(body, type=thread_safe(_OpenAIVectors))
         self.usage = openai_usage(bytes(found.usage))
         if [one.index for one in found.data] == [-1] * len(found.data):
             return [one.embedding for one in found.data]

@@ -20,6 +20,7 @@ from headrace.providers.dialect import Outgoing
 from headrace.providers.remote_embedding import RemoteEmbedding
 from headrace.providers.target import RemoteTarget
 from headrace.providers.usage import ReportedUsage, count, openai_usage, read_object
+from headrace.struct_types import thread_safe
 
 
 class _Ranked(Struct):
@@ -52,9 +53,10 @@ class RemoteRerank(RemoteEmbedding):
 
     def _read(self, body: bytes) -> list[Embedding]:
         if self._sending.target.row.rerank == "tei":
-            found = [(one.index, one.score) for one in msgspec.json.decode(body, type=list[_TeiRank])]
+            reply = msgspec.json.decode(body, type=thread_safe(list[_TeiRank]))
+            found = [(one.index, one.score) for one in reply]
         else:
-            ranks = msgspec.json.decode(body, type=_Ranks)
+            ranks = msgspec.json.decode(body, type=thread_safe(_Ranks))
             self.usage = _usage(ranks)
             found = [(one.index, one.relevance_score) for one in ranks.results]
         count = len(self._request.inputs)

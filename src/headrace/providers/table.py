@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from headrace.config.providers import DialectName
+from headrace.struct_types import thread_safe
 
 FILE = Path(__file__).with_name("table.toml")
 DEFAULT_ROW = "compatible"
@@ -103,7 +104,7 @@ def provider_rows() -> Mapping[str, ProviderRow]:
     raw: dict[str, dict[str, Any]] = tomllib.loads(FILE.read_text("utf-8"))
     rows: dict[str, ProviderRow] = {}
     for name, entry in raw.items():
-        rows[name] = msgspec.convert(_whole(entry, raw), ProviderRow)
+        rows[name] = msgspec.convert(_whole(entry, raw), thread_safe(ProviderRow))
     return rows
 
 

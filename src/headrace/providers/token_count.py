@@ -14,6 +14,7 @@ from headrace.providers.failure import AttemptFailed, Failure, TargetRefused
 from headrace.providers.remote_attempt import Sending
 from headrace.providers.target import RemoteTarget
 from headrace.providers.usage import MAX_TOKENS
+from headrace.struct_types import thread_safe
 
 _ANTHROPIC = frozenset({"model", "messages", "system", "tools", "tool_choice", "thinking"})
 _COUNTING = frozenset({"anthropic", "google"})
@@ -41,9 +42,9 @@ async def count_tokens(request: ChatRequest, sending: Sending) -> int:
     raw = await (await sending.send(outgoing)).whole()
     try:
         if target.provider.dialect == "anthropic":
-            found = msgspec.json.decode(raw, type=_AnthropicCount).input_tokens
+            found = msgspec.json.decode(raw, type=thread_safe(_AnthropicCount)).input_tokens
         else:
-            found = msgspec.json.decode(raw, type=_GoogleCount).total_tokens
+            found = msgspec.json.decode(raw, type=thread_safe(_GoogleCount)).total_tokens
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         found = -1
     if not 0 <= found <= MAX_TOKENS:

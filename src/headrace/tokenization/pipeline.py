@@ -12,6 +12,8 @@ from typing import Any, cast
 
 import msgspec
 
+from headrace.struct_types import thread_safe
+
 MAX_TEXT = 4096
 """Characters of a text that a part adds or puts in place of another."""
 MAX_GROWTH = 64  # of a text, by all replacements together
@@ -38,7 +40,7 @@ class Pipeline(msgspec.Struct, frozen=True):
 
 def read_pipeline(data: bytes) -> Pipeline:
     """The parts of a tokenizer.json. Raises ValueError where it is none."""
-    return msgspec.json.decode(data, type=Pipeline)
+    return msgspec.json.decode(data, type=thread_safe(Pipeline))
 
 
 def added_tokens(pipeline: Pipeline) -> int:

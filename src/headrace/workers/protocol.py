@@ -18,6 +18,7 @@ from headrace.engine.request import EngineEvent, EngineRequest
 from headrace.errors import HeadraceError, OutOfMemory, Overloaded
 from headrace.loading.options import EngineOptions
 from headrace.sampling.params import SamplingParams
+from headrace.struct_types import thread_safe
 
 FRAME_LIMIT_BYTES = 64 * 2**20
 HEADER_BYTES = 4
@@ -182,7 +183,7 @@ def _from_wire(kind: Any, value: Any) -> Any:
     if not isinstance(kind, type):
         raise ValueError("a function cannot cross the pipe")
     if issubclass(kind, HeadraceError):
-        return _error(msgspec.convert(value, _Error))
+        return _error(msgspec.convert(value, thread_safe(_Error)))
     if issubclass(kind, Path):
         return Path(msgspec.convert(value, str))
     raise NotImplementedError(f"{kind.__name__} cannot cross the pipe")

@@ -33,6 +33,7 @@ from headrace.errors import InvalidRequest
 from headrace.inference.batches.batch_lines import MAX_LINES, UNFINISHED, WITHOUT_SENSE, LineReply, text_lines
 from headrace.storage.batches import Batches, Line, StoredBatch
 from headrace.storage.files import Files
+from headrace.struct_types import thread_safe
 
 PATH = "/v1/messages/batches"
 WINDOW_S = 86_400
@@ -125,7 +126,7 @@ def _results(service: Service, file_id: str | None) -> Iterator[BatchResult]:
     """The results in one of the files that a batch has written."""
     for line in text_lines(Files(service.database).parts(file_id)) if file_id is not None else ():
         if line:
-            yield _result(msgspec.json.decode(line, type=LineReply))
+            yield _result(msgspec.json.decode(line, type=thread_safe(LineReply)))
 
 
 def _result(reply: LineReply) -> BatchResult:

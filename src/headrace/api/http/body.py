@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
 
@@ -24,6 +22,7 @@ from headrace.inference.call_context import CallContext
 from headrace.inference.events import ParameterWarning
 from headrace.inference.requests import CacheUse, RouteWishes
 from headrace.json_text import has_key_twice, key_twice
+from headrace.struct_types import thread_safe
 
 Json = dict[str, Any]
 Values = tuple[object, ...]
@@ -123,26 +122,12 @@ def checked(kind: type[Body], content: object) -> tuple[Body, list[ParameterWarn
     return body, found + body.warnings()
 
 
-_BUILDING = threading.Lock()
-_built: set[type[Struct]] = set()
-
-
-def _build(kind: type[Struct]) -> None:
-    """Let msgspec look at a struct's fields, in one thread at a time: it does so when it first converts to
-    one, and another thread that converts to the same meanwhile crashes the process (seen with 0.22)."""
-    if kind in _built:
-        return
-    with _BUILDING, suppress(msgspec.ValidationError):
-        msgspec.convert(None, kind)
-    _built.add(kind)
-
-
 def converted(kind: type[Part], content: object, *, place: str = "", strict: bool = True) -> Part:
     """A struct from decoded JSON; InvalidRequest names the first bad field, within the field `place`.
 
     Unless `strict`, texts may stand for numbers and switches.
     """
-    _build(kind)
+    kind = thread_safe(kind)
     for _ in range(MAX_WHOLE_FLOATS):
         try:
             return msgspec.convert(content, kind, strict=strict)

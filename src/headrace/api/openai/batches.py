@@ -25,6 +25,7 @@ from headrace.inference.batches.batch_files import BatchUsage
 from headrace.inference.batches.batch_lines import read_lines
 from headrace.storage.batches import Batches, StoredBatch
 from headrace.storage.files import Files
+from headrace.struct_types import thread_safe
 
 MAX_PAGE = 100
 MAX_METADATA = 16
@@ -100,7 +101,7 @@ def batch_object(batch: StoredBatch) -> BatchObject:
         output_file_id=batch.output_file_id,
         error_file_id=batch.error_file_id,
         request_counts=RequestCounts(batch.total, batch.completed, batch.failed),
-        usage=None if batch.usage is None else msgspec.json.decode(batch.usage, type=BatchUsage),
+        usage=None if batch.usage is None else msgspec.json.decode(batch.usage, type=thread_safe(BatchUsage)),
         metadata=None if batch.metadata is None else json.loads(batch.metadata),
     )
 

@@ -32,6 +32,7 @@ from headrace.inference.events import (
 from headrace.inference.handler import Batch, EventBatches, Handler
 from headrace.inference.requests import ChatRequest, InferenceRequest
 from headrace.inference.result import ResultCollector
+from headrace.struct_types import thread_safe
 from headrace.tools.agent.budget import BudgetUse
 from headrace.tools.agent.plan import AgentPlan, StopReason
 from headrace.tools.agent.steps import ModelStep, NoJournal, StepJournal
@@ -120,7 +121,7 @@ class _Run:
         kept = self._kept.get(str(number))
         self._step = None
         if kept is not None:
-            self._step = msgspec.json.decode(kept, type=ModelStep)
+            self._step = msgspec.json.decode(kept, type=thread_safe(ModelStep))
             for batch in self._again(self._step):
                 yield batch
         else:

@@ -15,6 +15,7 @@ from headrace.errors import HeadraceError
 from headrace.inference.call_context import CallContext
 from headrace.inference.events import ApprovalWanted, ToolCalled, ToolReturned
 from headrace.inference.handler import Batch
+from headrace.struct_types import thread_safe
 from headrace.tools.agent.budget import BudgetUse
 from headrace.tools.agent.plan import AgentPlan, StopReason
 from headrace.tools.agent.steps import CallStep, StepJournal
@@ -107,7 +108,7 @@ class ToolCalls:
     async def _result(self, name: str, call: ToolCall) -> CallStep:
         kept, spec = self._kept.get(name), self._specs[call.name]
         if kept is not None:
-            return msgspec.json.decode(kept, type=CallStep)
+            return msgspec.json.decode(kept, type=thread_safe(CallStep))
         began_s = time.monotonic()
         decision = self._plan.decisions.get(call.id, "approve")
         if decision.startswith("result:"):

@@ -17,6 +17,7 @@ from msgspec import Struct, field
 
 from headrace.config.mcp import McpSettings
 from headrace.errors import UsageError
+from headrace.struct_types import thread_safe
 from headrace.tools.arguments import problem_of_schema
 from headrace.tools.tool import Json, Standing
 from headrace.tools.visible import visible
@@ -148,7 +149,7 @@ class LockFile:
         try:
             if self.path.stat().st_size > MAX_LOCK:
                 raise self._wrong(f"has more than {MAX_LOCK:,} bytes")
-            lock = msgspec.json.decode(self.path.read_bytes(), type=Lock)
+            lock = msgspec.json.decode(self.path.read_bytes(), type=thread_safe(Lock))
         except FileNotFoundError:
             return Lock()
         except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -18,6 +18,7 @@ from headrace.inference.call_context import CallContext
 from headrace.search.local_index import LocalIndex
 from headrace.search.searching import MAX_INDEXES, MAX_TEXT, SearchRequest, search
 from headrace.search.where import Condition, read_filter
+from headrace.struct_types import thread_safe
 from headrace.tools.tool import Arguments, ServedTools, ToolResult, ToolSpec
 from headrace.tools.visible import cut, visible
 
@@ -95,7 +96,7 @@ async def with_file_search(
     InvalidRequest for fields that are wrong, NotFound for a store that is not there."""
     fields = {name: value for name, value in given.items() if value is not None}
     try:
-        checked = msgspec.convert(fields, FileSearchFields)
+        checked = msgspec.convert(fields, thread_safe(FileSearchFields))
     except msgspec.ValidationError as error:
         raise InvalidRequest(f"{where}: {error}", param="tools") from None
 

@@ -11,6 +11,7 @@ import msgspec
 from headrace.api.openai.schema import ContentLogprob
 from headrace.chat.messages import is_image_url
 from headrace.errors import InvalidRequest
+from headrace.struct_types import thread_safe
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 MAX_ITEM_ID = 128
@@ -258,7 +259,7 @@ def _convert(fields: Mapping[str, object], where: str) -> msgspec.Struct:
             param="input",
         )
     try:
-        return msgspec.convert(fields, shape)
+        return msgspec.convert(fields, thread_safe(shape))
     except msgspec.ValidationError as error:
         raise InvalidRequest(f"{where}: {error}", param="input", code="invalid_type") from None
 
