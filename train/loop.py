@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -17,6 +17,9 @@ from torch import Tensor, nn
 CHECKPOINT_EVERY_S = 45.0
 WARM_UP_STEPS = 100
 NO_DECAY = -1
+DECAY_PART, DECAY_SPEED = 0.3, 0.9
+"""Of the minutes of a run; steps of the decay take longer, for some have windows of the whole context."""
+MAX_PLANNED = 20_000
 # Muon's updates have the same norm however small the gradient is, so a matrix grows to 1 / its decay.
 # Without a bound, the products of queries and keys reached 1,300 within 18 million tokens: each query
 # attended to one key, and attention stopped learning (Kimi K2, 2025, clips them for the same reason).
@@ -44,6 +47,8 @@ class Plan:
     other_rate: float
     measure_every_steps: int
     warm_up_steps: int = WARM_UP_STEPS
+    minutes: float = 0
+    """Of the whole run, in the place of steps; the last DECAY_PART of them is the decay."""
 
 
 @dataclass(slots=True)
@@ -62,6 +67,7 @@ class Run:
     workers: int = 0
     step: int = 0
     decay_from: int = NO_DECAY
+    spent_s: float = 0
     matrices: list[nn.Parameter] = field(default_factory=list)
     optimizers: list[torch.optim.Optimizer] = field(default_factory=list)
 
@@ -117,15 +123,17 @@ def sees(documents: Tensor) -> Tensor:
 def train(run: Run) -> None:
     """Runs to the last step; saves a checkpoint at least every minute."""
     load_checkpoint(run)
-    saved = began = time.monotonic()
+    saved = began = last = time.monotonic()
     first, losses = run.step, []
     while run.step < run.last_step:
-        if run.step >= run.plan.steps and run.decay_from == NO_DECAY:
+        if run.decay_from == NO_DECAY and (run.step >= run.plan.steps or _is_late(run)):
             save_checkpoint(run, "plateau.safetensors")
-            run.decay_from = run.step
+            _begin_decay(run)
         for batch in _batches(run):
             losses.append(_step(run, batch))
             now = time.monotonic()
+            run.spent_s += now - last
+            last = now
             if run.step % 10 == 0:
                 _say(run, sum(losses[-50:]) / len(losses[-50:]), (run.step - first) / (now - began))
             if run.step % run.plan.measure_every_steps == 0:
@@ -134,13 +142,30 @@ def train(run: Run) -> None:
             if now - saved > CHECKPOINT_EVERY_S:
                 save_checkpoint(run)
                 saved = now
+            if run.decay_from == NO_DECAY and _is_late(run):
+                break
     print(file=sys.stderr)
     save_checkpoint(run)
+
+
+def _is_late(run: Run) -> bool:
+    """Whether the minutes of the plateau are over."""
+    return 0 < run.plan.minutes * 60 * (1 - DECAY_PART) <= run.spent_s
+
+
+def _begin_decay(run: Run) -> None:
+    """The decay has as many steps as the minutes that are left, or as the plan says."""
+    run.decay_from = run.step
+    if run.plan.minutes:
+        left_s = max(0.0, run.plan.minutes * 60 - run.spent_s)
+        steps = max(1, round(DECAY_SPEED * left_s * run.step / run.spent_s))
+        run.plan = replace(run.plan, decay_steps=steps)
 
 
 def _batches(run: Run) -> Iterator[Batch]:
     """The batches of the current phase."""
     end = run.last_step if run.decay_from != NO_DECAY else run.plan.steps
+    end = min(end, run.step + MAX_PLANNED)
     wanted = [_wanted(run, step) for step in range(run.step, end)]
     if run.workers == 0:
         return (run.draw(*one) for one in wanted)
@@ -171,6 +196,8 @@ def _step(run: Run, batch: Batch) -> float:
 
 def _say(run: Run, loss: float, steps_per_s: float) -> None:
     left_min = (run.last_step - run.step) / steps_per_s / 60
+    if run.plan.minutes and run.decay_from == NO_DECAY:
+        left_min = run.plan.minutes - run.spent_s / 60
     speed = steps_per_s * run.plan.tokens_per_step
     line = f"step {run.step:,}/{run.last_step:,}  loss {loss:.3f}  {speed:,.0f} tokens/s"
     print(
@@ -190,6 +217,7 @@ def save_checkpoint(run: Run, name: str = "checkpoint.safetensors") -> None:
                 if torch.is_tensor(value) and value.dim():
                     tensors[f"{key}.{parameter_name}"] = value.cpu()
     numbers = {"step": run.step, "seed": run.plan.seed, "decay_from": run.decay_from}
+    numbers |= {"decay_steps": run.plan.decay_steps, "spent_s": round(run.spent_s)}
     tensors |= {key: torch.tensor([value]) for key, value in numbers.items()}
     save_file(tensors, run.work / "checkpoint.partial")
     (run.work / "checkpoint.partial").replace(run.work / name)
@@ -204,6 +232,10 @@ def load_checkpoint(run: Run) -> None:
     if int(tensors["seed"]) != run.plan.seed:
         raise OtherRun(f"{run.work} holds a run of seed {int(tensors['seed'])}: pass it, or another --work")
     run.step, run.decay_from = int(tensors["step"]), int(tensors["decay_from"])
+    if run.plan.minutes:
+        run.spent_s = float(tensors["spent_s"])
+        if run.decay_from != NO_DECAY:
+            run.plan = replace(run.plan, decay_steps=int(tensors["decay_steps"]))
     muon, adamw = run.optimizers
     step = torch.tensor(float(run.step), device=run.device)
     with torch.no_grad():

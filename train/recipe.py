@@ -15,6 +15,7 @@ from loop import WARM_UP_STEPS, OtherRun, Plan, Run, load_checkpoint, train
 from tokenizers import Tokenizer
 
 MIN_MEMORY_GIB = 6.0
+ANY_STEPS = 10_000_000
 
 
 class MissingMemory(Exception):
@@ -35,6 +36,7 @@ class Options:
     export: bool
     teacher: Path | None
     start: Path | None
+    minutes: float
     device: torch.device
 
 
@@ -57,6 +59,9 @@ def read_options(
         "--steps", type=int, default=steps, help="steps before the decay; may be raised later"
     )
     parser.add_argument("--decay", type=int, default=decay, help="steps of the decay; 0 stays on the plateau")
+    parser.add_argument(
+        "--minutes", type=float, default=0, help="of the whole run, instead of --steps and --decay"
+    )
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--workers", type=int, default=0, help="processes that prepare batches (on a GPU: 8)")
     parser.add_argument(
@@ -77,12 +82,15 @@ def read_options(
 
 
 def chat_plan(options: Options, *, context: int, other_rate: float) -> Plan:
-    """The schedule of a chat model: short windows until the decay, then windows of the full context."""
+    """The schedule of a chat model: short windows until the decay, then windows of the full context. By
+    minutes there are as many steps as fit, on a GPU of sixteen times the tokens."""
+    is_timed, on_gpu = options.minutes > 0, options.device.type == "cuda"
     return Plan(
         seed=options.seed,
-        steps=options.steps,
+        steps=ANY_STEPS if is_timed else options.steps,
         decay_steps=options.decay,
-        tokens_per_step=4096,
+        tokens_per_step=65_536 if is_timed and on_gpu else 4096,
+        minutes=options.minutes,
         length=256,
         long_length=context,
         matrix_rate=0.02,

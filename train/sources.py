@@ -8,11 +8,15 @@ from corpus import MissingData
 from data.documents import read_documents
 from data.edits import Edits
 from data.everyday import Everyday
+from data.near import outside_set
 from data.prose import Novels, Stories, read_novels
 from data.shell import Shell
 from data.sql import Sql
+from data.tables import Tables
 from data.talk import Talk
+from data.tool_asks import ToolAsks
 from data.tool_calls import ToolCalls
+from data.variants import Varied
 from dialogue import Writer, make_tokenizer
 from mixture import Mixture, Part, Text
 from stream import load_stream
@@ -24,8 +28,8 @@ VOCABULARY = 8192
 PROSE_SHARE, PROSE_WEIGHT = 0.10, 0.5
 DOCUMENTS_SHARE, DOCUMENTS_WEIGHT = 0.02, 0.5
 # Shares of the conversations' tokens.
-SHELL_SHARE, EVERYDAY_SHARE, SQL_SHARE = 0.38, 0.06, 0.34
-TOOLS_SHARE, EDITS_SHARE, TALK_SHARE, STORIES_SHARE = 0.08, 0.08, 0.02, 0.04
+SHELL_SHARE, EVERYDAY_SHARE, SQL_SHARE, TABLES_SHARE = 0.26, 0.08, 0.06, 0.26
+TOOLS_SHARE, ASKS_SHARE, EDITS_SHARE, TALK_SHARE, STORIES_SHARE = 0.08, 0.06, 0.14, 0.03, 0.03
 
 _DRAWN_FOR_TOKENIZER = 12_000
 
@@ -98,9 +102,11 @@ def jobs(sources: Sources) -> tuple[tuple[Part, float], ...]:
 
 def make_mixture(sources: Sources, tokenizer: Tokenizer, work: Path) -> Mixture:
     """The mixture that `mini` is trained on; its encoded text is cached in the work folder."""
+    outside = outside_set()
+    more = ((Tables(outside), TABLES_SHARE), (ToolAsks(), ASKS_SHARE), (sources.talk, TALK_SHARE))
+    before = (sources.everyday, sources.talk, sources.shell)
     parts = (
-        *jobs(sources),
-        (sources.talk, TALK_SHARE),
+        *((Varied(part, before, outside), share) for part, share in (*jobs(sources), *more)),
         (Stories(sources.novels), STORIES_SHARE),
     )
     novels = sources.novels.plain * 2 + sources.novels.other

@@ -57,6 +57,24 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
     assert resumed == whole != half
 
 
+def test_a_run_of_minutes_decays_by_itself_and_goes_on_from_its_checkpoint(
+    made_up_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _shrink(monkeypatch)
+    work, out = tmp_path / "work", tmp_path / "out"
+    assert _run(monkeypatch, "mini", made_up_data, work, out, "--minutes=0.02") == 0
+    first = capsys.readouterr().out
+    assert (work / "plateau.safetensors").is_file()
+    assert (out / "model.safetensors").is_file()
+    weights = (out / "model.safetensors").read_bytes()
+    assert _run(monkeypatch, "mini", made_up_data, work, out, "--minutes=0.02") == 0
+    assert capsys.readouterr().out == first  # it had ended
+    assert (out / "model.safetensors").read_bytes() == weights
+    (work / "plateau.safetensors").replace(work / "checkpoint.safetensors")
+    assert _run(monkeypatch, "mini", made_up_data, work, out, "--minutes=0.02") == 0
+    assert (out / "model.safetensors").read_bytes() != b""
+
+
 def test_prompt_files_are_readable_by_the_bench(
     made_up_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
