@@ -14,14 +14,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from learning import ANSWERS, fill, words
+from msgspec.structs import replace
 
 from headrace.adapt.examples import ExampleStore, Feedback
+from headrace.adapt.exposure import PLANTED, canaries, exposure_of
 from headrace.adapt.ladder import capped, gate_name, needed, split, task_examples
 from headrace.adapt.promotion import promote, roll_back, start_shadow
 from headrace.adapt.registry import Registry
 from headrace.adapt.schema import open_adapt
 from headrace.adapt.serving import GROW_EVERY, Promotion
-from headrace.adapt.shadow import catch_up, prospects
+from headrace.adapt.shadow import catch_up, prospects, worse_keys
 from headrace.adapt.students import Lesson, Student, taught
 from headrace.adapt.tasks import embed_examples
 from headrace.adapt.training import train
@@ -177,6 +179,64 @@ def test_a_planted_secret_is_in_no_student(store: ExampleStore) -> None:
     train(store, task, SETTINGS, words)
     [(model,)] = store.database.query("SELECT model FROM students")
     assert b"8841" not in model and b"card" in model  # type: ignore[operator]
+
+
+def ready(store: ExampleStore, first: int = 1000, **settings: object) -> str:
+    """A task whose student is proposed, of traffic that `fill` has put in."""
+    task = store.tasks()[0].id
+    train(store, task, AdaptSettings(margin=0.05, **settings), words)  # type: ignore[arg-type]
+    start_shadow(store, task)
+    fill(store, 300, first=first)
+    assert catch_up(store, Registry(store.database).students("shadow")[0], words) == "ready"
+    return task
+
+
+def test_a_student_that_has_kept_a_planted_secret_is_not_promoted(
+    store: ExampleStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of lessons that came once nothing is learned. A ladder that did would be found."""
+    fill(store, 250)
+    task = ready(store)
+    row = Registry(store.database).student(task, "ready")
+    assert row.card.exposed == [] and exposure_of(row.model, row.id).searched == PLANTED
+    secrets = [one.answer for one in canaries(row.id)]
+    assert len(set(secrets)) == PLANTED and secrets == [one.answer for one in canaries(row.id)]
+    monkeypatch.setattr("headrace.adapt.ladder.LEAST_OF_ANSWER", 1)
+    task = ready(store, first=5000)
+    row = Registry(store.database).student(task, "ready")
+    assert row.card.exposed
+    with pytest.raises(InvalidRequest, match="a canary that was planted among its lessons"):
+        promote(store, GateStore(Database(None)), task, ROUTE, "ann")
+    assert not Registry(store.database).students("promoted")
+
+
+def test_canaries_of_the_settings_and_personal_data_are_found(store: ExampleStore) -> None:
+    """Texts that came so often that any student keeps them."""
+    fill(store, 20, first=2000, question="which code opens the door", answer="The Code is 88-Canary")
+    fill(store, 250)
+    task, gates = ready(store), GateStore(Database(None))
+    with pytest.raises(InvalidRequest, match="a canary of the settings") as refused:
+        promote(store, gates, task, ROUTE, "ann", canaries=("code is 88-canary",))
+    assert "88" not in refused.value.message
+    assert promote(store, gates, task, ROUTE, "ann", canaries=("another",)).state == "promoted"
+    model = Registry(store.database).student(task, "promoted").model
+    told = replace(model, answers=(*model.answers, "write to ann.lee@mail.example.com"))
+    assert "EMAIL_ADDRESS" in " ".join(exposure_of(told, "s").problems)
+
+
+def test_what_is_bad_for_one_key_of_a_team_is_not_promoted(store: ExampleStore) -> None:
+    """Eve's corrections make her half of the evidence; what they teach is wrong for Ann."""
+    task = fill(store, 250, key="ann")
+    name, _ = train(store, task, SETTINGS, words)
+    registry = Registry(store.database)
+    start_shadow(store, task)
+    for number in range(80):
+        values = (name, 10_000 + number, "eve" if number % 2 else "ann", None, 1 if number % 2 else -1, 1)
+        store.database.execute("INSERT INTO evidence VALUES (?, ?, ?, ?, ?, ?)", values)
+    store.database.execute("UPDATE students SET state = 'ready'")
+    assert worse_keys(store, registry.student(task, "ready")) == ["ann"]
+    with pytest.raises(InvalidRequest, match="much worse than what answers today for the keys ann"):
+        promote(store, GateStore(Database(None)), task, ROUTE, "ann")
 
 
 WORKER = """

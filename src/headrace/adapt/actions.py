@@ -70,11 +70,13 @@ class RolledBack(Struct, frozen=True, kw_only=True):
 
 class PromotionTerms(Struct, frozen=True, kw_only=True):
     """How a student is let in: the part of the requests that it gets at first, the part of its answers that
-    is checked, and whether groups of questions in which it is much worse are all right."""
+    is checked, whether groups of questions in which it is much worse are all right, and texts that it must
+    not have kept."""
 
     share: float = SHARE
     audit: float = AUDIT
     accepts_slices: bool = False
+    canaries: tuple[str, ...] = ()
 
 
 def status_of(store: ExampleStore, settings: AdaptSettings) -> AdaptStatus:
@@ -132,6 +134,7 @@ def promote_student(
         share=how.share,
         audit=how.audit,
         accepts_slices=how.accepts_slices,
+        canaries=how.canaries,
     )
     return Promoted(task=wanted.id, student=found.id, route=found.route, share=found.share)
 

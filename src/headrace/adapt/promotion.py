@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from headrace.adapt.examples import ExampleStore
+from headrace.adapt.exposure import exposure_of
 from headrace.adapt.ladder import STUDENT, certified
 from headrace.adapt.registry import Registry, StudentRow, person
-from headrace.adapt.shadow import monthly_usd, worse_slices
+from headrace.adapt.shadow import monthly_usd, worse_keys, worse_slices
 from headrace.errors import InvalidRequest
 from headrace.gateway.gate import GateStore, identity
 from headrace.gateway.routes import Route
@@ -45,16 +47,30 @@ def promote(
     share: float = SHARE,
     audit: float = AUDIT,
     accepts_slices: bool = False,
+    canaries: Sequence[str] = (),
 ) -> StudentRow:
     """Let the proposed student of a task answer a part of the requests to a route, which grows by itself.
 
-    InvalidRequest where none is proposed, the route chooses among targets itself, or groups of questions are
-    much worse and `accepts_slices` does not say that this is known."""
+    InvalidRequest where none is proposed, the route chooses among targets itself, the student gives away what
+    it has learned from, it is much worse for one of the keys, or groups of questions are much worse and
+    `accepts_slices` does not say that this is known."""
     registry = Registry(store.database)
     student = registry.student(task, "ready", "rolled_back")
     if student.state == "rolled_back":
         raise InvalidRequest(
             f"student {student.id} of task {task} was rolled back: train another on what came since",
+            param="task",
+        )
+    if problems := exposure_of(student.model, student.id, canaries).problems:
+        raise InvalidRequest(
+            f"student {student.id} of task {task} gives away what it has learned from: "
+            f"{'; '.join(problems[:3])}; delete these examples with `headrace adapt forget`, and train again",
+            param="task",
+        )
+    if keys := worse_keys(store, student):
+        raise InvalidRequest(
+            f"student {student.id} is much worse than what answers today for the keys {', '.join(keys)} of "
+            "the team: their traffic differs, or one key's feedback is not to be trusted",
             param="task",
         )
     if route.settings.route not in PLAIN or route.settings.privacy != "off":

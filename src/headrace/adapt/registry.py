@@ -22,7 +22,7 @@ State = Literal["trained", "shadow", "ready", "inferior", "promoted", "rolled_ba
 
 class Card(Struct, frozen=True, kw_only=True):
     """What a student was made of. `rungs` has of each kind that was tried the part of later examples that it
-    may answer, and of what it said the part that was right."""
+    may answer, and of what it said the part that was right; `exposed` what it gives away of its lessons."""
 
     rung: str
     encoder: str
@@ -41,6 +41,7 @@ class Card(Struct, frozen=True, kw_only=True):
     risk: float
     share: float
     rungs: dict[str, tuple[float, float]]
+    exposed: list[str] = []
 
 
 class StudentRow(Struct, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from headrace.adapt import actions
 from headrace.adapt.diagnosis import diagnose
@@ -107,6 +108,7 @@ class ServedActions:
         self, task: str, routes: Sequence[Route], who: str, how: actions.PromotionTerms
     ) -> Struct:
         """See `headrace adapt promote`."""
+        how = replace(how, canaries=self._settings.canaries)
         return await self._run(
             lambda: actions.promote_student(self._store, self._gates, task, routes, who, how)
         )

@@ -158,3 +158,15 @@ def worse_slices(store: ExampleStore, student: StudentRow) -> list[int]:
     )
     least = -SLICE_MARGINS * student.card.margin
     return sorted(int(group) for group, mean in rows if float(mean) < least)  # type: ignore[arg-type]
+
+
+def worse_keys(store: ExampleStore, student: StudentRow) -> list[str]:
+    """Keys of a team for which the student is worse by several margins: no key's feedback lets in what is bad
+    for the others."""
+    rows = store.database.query(
+        "SELECT key_name, avg(difference) FROM evidence WHERE student = ? GROUP BY key_name "
+        "HAVING count(*) >= ?",
+        (student.id, LEAST_PAIRS),
+    )
+    least = -SLICE_MARGINS * student.card.margin
+    return sorted(str(key) for key, mean in rows if float(mean) < least)  # type: ignore[arg-type]

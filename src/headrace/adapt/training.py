@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from headrace.adapt.examples import ExampleStore
+from headrace.adapt.exposure import exposure_of, planted
 from headrace.adapt.ladder import (
     RungResult,
     Split,
@@ -39,7 +42,7 @@ def tried_ladder(
     few, or have no answers that come again."""
     embed_examples(store.database, settings.encoder, embed, task=task)
     examples = task_examples(store.database, task, settings.encoder)
-    parts = split(examples)
+    parts = split(planted(examples, student))
     risk = risk_of(settings)
     check_enough(task, examples, parts, risk)
     return examples, parts, climb(task, student, parts, risk)
@@ -66,6 +69,7 @@ def train(
         raise InvalidRequest(f"no student of task {task} can be certified: {said}", param="task")
     bounds = settings.margin, settings.alpha, risk_of(settings)
     card = card_of(chosen, results, parts, examples, bounds, settings.encoder)
+    card = replace(card, exposed=exposure_of(chosen.model, name, settings.canaries).problems)
     tried = parts.held_out if chosen.rung == "exact" else without_duplicates(parts)
     Registry(store.database).add(task, name, chosen, card, _pairs(chosen, tried), settings.encoder)
     return name, card

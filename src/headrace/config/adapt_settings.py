@@ -69,6 +69,16 @@ class AdaptSettings(Struct, frozen=True, kw_only=True):
         ),
     ] = 0.05
 
+    canaries: Annotated[
+        tuple[str, ...],
+        Setting(
+            help="texts that were put into traffic to see whether a student gives them away; one that has "
+            "kept any is not promoted",
+            values=texts("text[,text]"),
+            shown_default="none",
+        ),
+    ] = ()
+
     def group_of(self, key: str) -> str:
         """Whose tasks the traffic of a key belongs to: its team's, or its own."""
         for team, keys in (self.teams or {}).items():

@@ -12,6 +12,7 @@ from headrace.adapt.registry import person
 from headrace.cli.adapt.opened import opened_store
 from headrace.cli.flags import takes_settings
 from headrace.cli.terminal import JsonFlag, print_json
+from headrace.config.adapt_settings import read_adapt
 from headrace.config.settings import Settings
 from headrace.config.sources import model_entries
 from headrace.gateway.gate import GateStore
@@ -50,7 +51,8 @@ def command(
 ) -> None:
     """Promote it; see HELP."""
     routes = read_routes(model_entries(), read_providers(settings.providers))
-    how = PromotionTerms(share=share, audit=audit, accepts_slices=accept_slices)
+    canaries = read_adapt(settings.adapt).canaries
+    how = PromotionTerms(share=share, audit=audit, accepts_slices=accept_slices, canaries=canaries)
     main = Database(settings.store_file)
     try:
         with opened_store(settings) as store:
