@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from learning import ANSWERS, fill, words
-from msgspec.structs import replace
 
 from headrace.adapt.examples import ExampleStore, Feedback
 from headrace.adapt.exposure import PLANTED, canaries, exposure_of
@@ -219,8 +218,7 @@ def test_canaries_of_the_settings_and_personal_data_are_found(store: ExampleStor
         promote(store, gates, task, ROUTE, "ann", canaries=("code is 88-canary",))
     assert "88" not in refused.value.message
     assert promote(store, gates, task, ROUTE, "ann", canaries=("another",)).state == "promoted"
-    model = Registry(store.database).student(task, "promoted").model
-    told = replace(model, answers=(*model.answers, "write to ann.lee@mail.example.com"))
+    told = taught("exact", lessons(("a", "write to ann.lee@mail.example.com"), ("b", "no")))
     assert "EMAIL_ADDRESS" in " ".join(exposure_of(told, "s").problems)
 
 

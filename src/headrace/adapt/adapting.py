@@ -8,13 +8,14 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+from headrace.adapt.checkpoints import is_training, note_live_traffic
 from headrace.adapt.collector import PATTERNS, Collector, FeedbackGiven
 from headrace.adapt.examples import Example, ExampleStore, Feedback
 from headrace.adapt.fingerprint import Fingerprint
 from headrace.adapt.ladder import gate_name, task_examples
 from headrace.adapt.promotion import roll_back
 from headrace.adapt.registry import Registry
-from headrace.adapt.schema import open_adapt
+from headrace.adapt.schema import adapt_file, open_adapt
 from headrace.adapt.served_actions import ServedActions
 from headrace.adapt.serving import Promotion, Promotions, StudentHandler, embedded
 from headrace.adapt.shadow import judge, prospects
@@ -51,7 +52,9 @@ class Adapting:
         self.database = open_adapt(store)
         self._store, self._registry = ExampleStore(self.database), Registry(self.database)
         self._background = runner.urgent(BATCH_PRIORITY)
-        self.actions = ServedActions(self._store, settings, gates, self._background)
+        self.actions = ServedActions(
+            self._store, settings, gates, self._background, store and adapt_file(store)
+        )
         self.collector = Collector(self._store, settings, self._background, self._stored)
         self._promotions = Promotions(settings, self.collector, runner)
         self._handler: TrafficHandler | None = None
@@ -77,6 +80,8 @@ class Adapting:
         while True:
             await asyncio.sleep(LOOK_S)
             await self._look()
+            if self.actions.is_busy():
+                await asyncio.to_thread(self._tell_trainings)
 
     async def _look(self) -> None:
         """Take over what was decided meanwhile."""
@@ -104,6 +109,11 @@ class Adapting:
             student = known.student if known is not None and is_known else Student(row.model)
             found[row.task] = Promotion(row, student, gate.audited)
         return {row.task for row in self._registry.students("shadow")}, found
+
+    def _tell_trainings(self) -> None:
+        """Those of commands wait, too, while requests of clients are under way."""
+        if is_training(self.database):
+            note_live_traffic(self.database)
 
     async def _stored(self, print_: Fingerprint, example: Example) -> None:
         """Judge the student of a task by its latest examples, when nothing else waits to be stored."""

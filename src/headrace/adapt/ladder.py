@@ -19,6 +19,7 @@ from headrace.gateway.certificate import least_examples
 from headrace.gateway.gate import Calibration, Pair, calibrate
 from headrace.gateway.near_answers import is_closed_answer
 from headrace.storage.database import Database
+from headrace.tasks.few_shot import FitState
 from headrace.tasks.pii.operators import PLACEHOLDER
 
 MAX_LESSONS = 5000
@@ -28,6 +29,7 @@ HELD_OUT = 0.4
 NEAR_DUPLICATE = 0.98
 """Cosine from which on a later question says nothing about unseen ones."""
 LEAST_OF_ANSWER = 2
+LAST_ID = 2**63 - 1
 CONFIDENCE = 1 - 0.05 / len(RUNGS)
 """Of each rung's certificate: that all hold has 95 %."""
 STUDENT = "adapt/"
@@ -69,18 +71,22 @@ class Split(Struct, frozen=True):
     held_out: list[TaskExample]
 
 
-def task_examples(database: Database, task: str, encoder: str, *, after: int = 0) -> list[TaskExample]:
-    """The examples of a task that have a right answer and a vector, in their order; `after`: with later ids.
+def task_examples(
+    database: Database, task: str, encoder: str, *, after: int = 0, until: int = LAST_ID
+) -> list[TaskExample]:
+    """The examples of a task that have a right answer and a vector, in their order, with ids from after
+    `after` up to `until`.
 
     What a student has answered is none, nor what was judged bad and not corrected."""
     rows = database.query(
         """SELECT one.id, one.at_s, one.key_name, one.question, one.answer,
         coalesce(said.correction, one.answer), one.task_group, one.vector
         FROM examples one LEFT JOIN feedback said ON said.example = one.id
-        WHERE one.task = ? AND one.id > ? AND one.encoder = ? AND one.target NOT LIKE 'adapt/%'
+        WHERE one.task = ? AND one.id > ? AND one.id <= ? AND one.encoder = ?
+        AND one.target NOT LIKE 'adapt/%'
         AND (said.correction IS NOT NULL OR (one.outcome = 'ok' AND coalesce(said.score, 1) >= 0.5))
         ORDER BY one.id DESC LIMIT ?""",
-        (task, after, encoder, MAX_LESSONS),
+        (task, after, until, encoder, MAX_LESSONS),
     )
     if not rows:
         return []
@@ -139,15 +145,34 @@ def check_enough(task: str, examples: Sequence[TaskExample], parts: Split, risk:
         )
 
 
-def climb(task: str, student: str, parts: Split, risk: float) -> list[RungResult]:
+class Progress:
+    """How far a training has come. This one keeps nothing."""
+
+    rungs: Sequence[RungResult] = ()
+    """Those that are done."""
+    state: FitState | None = None
+    """Where the next one's fit stands."""
+
+    def done(self, rung: RungResult) -> None:
+        """A rung is done."""
+
+    def step(self, state: FitState) -> None:
+        """A step of a fit is done; it may wait here."""
+
+
+def climb(
+    task: str, student: str, parts: Split, risk: float, progress: Progress | None = None
+) -> list[RungResult]:
     """Each kind of student, taught on the earlier examples and tried on the later ones."""
+    progress = progress or Progress()
     lessons = [Lesson(one.question, one.answer, one.vector) for one in parts.lessons]
     fresh = without_duplicates(parts)
-    found: list[RungResult] = []
-    for rung in RUNGS:
-        model = taught(rung, lessons)
+    found = list(progress.rungs)
+    for rung in RUNGS[len(found) :]:
+        model = taught(rung, lessons, progress.step, progress.state)
         tried = parts.held_out if rung == "exact" else fresh
         found.append(_tried(task, f"{STUDENT}{student}", model, tried, len(parts.held_out), risk))
+        progress.done(found[-1])
     return found
 
 

@@ -107,6 +107,22 @@ ADAPT_MIGRATIONS: Mapping[str, Sequence[str]] = {
             detail TEXT NOT NULL
         )""",
     ),
+    "trainings": (
+        # How far the training of a task has come: it goes on from there after its process was killed.
+        """CREATE TABLE trainings (
+            task TEXT PRIMARY KEY REFERENCES tasks (id) ON DELETE CASCADE,
+            student TEXT NOT NULL,
+            started_s REAL NOT NULL,
+            updated_s REAL NOT NULL,
+            stage TEXT NOT NULL,
+            last_example INTEGER NOT NULL,
+            data TEXT NOT NULL,
+            rungs BLOB NOT NULL,
+            steps INTEGER NOT NULL,
+            weights BLOB
+        ) WITHOUT ROWID""",
+        """CREATE TABLE live_traffic (id INTEGER PRIMARY KEY CHECK (id = 1), at_s REAL NOT NULL)""",
+    ),
 }
 
 

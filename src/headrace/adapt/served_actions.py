@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from headrace.adapt import actions
+from headrace.adapt.checkpoints import note_live_traffic
 from headrace.adapt.diagnosis import diagnose
 from headrace.adapt.examples import ExampleStore
 from headrace.adapt.kmeans import Floats
 from headrace.adapt.serving import embedded
-from headrace.adapt.tasks import Embed, TaskView, find_groups, task_views
+from headrace.adapt.tasks import Embed, TaskView, embed_examples, find_groups, task_views
 from headrace.adapt.training import train
+from headrace.adapt.training_process import TrainingProcess
 from headrace.config.adapt_settings import AdaptSettings
 from headrace.engine.turns import BATCH_PRIORITY
 from headrace.gateway.gate import GateStore
@@ -27,17 +30,27 @@ from headrace.inference.model_runner import ModelRunner
 from headrace.storage.keys import KeyLimits
 
 T = TypeVar("T")
+TOLD_S = 0.4
 
 
 class ServedActions:
     """Lives on the event loop; `close` it there. One action that computes runs at a time."""
 
     def __init__(
-        self, store: ExampleStore, settings: AdaptSettings, gates: GateStore, runner: ModelRunner
+        self,
+        store: ExampleStore,
+        settings: AdaptSettings,
+        gates: GateStore,
+        runner: ModelRunner,
+        file: Path | None,
     ) -> None:
-        """`runner` computes in the background, after requests of clients."""
+        """`runner` computes in the background, after requests of clients; `file` has what was collected."""
+        self._file = file
+        self._process: TrainingProcess | None = None
+        self.is_busy: Callable[[], bool] = lambda: False
+        """Whether requests of clients are under way."""
         self._store, self._settings, self._gates, self._runner = store, settings, gates, runner
-        self._threads = ThreadPoolExecutor(2, thread_name_prefix="headrace-adapt")
+        self._threads = ThreadPoolExecutor(3, thread_name_prefix="headrace-adapt")
         self._computing = asyncio.Lock()
 
     async def _run(self, work: Callable[[], T]) -> T:
@@ -95,10 +108,29 @@ class ServedActions:
 
         def trained(embed: Embed) -> Struct:
             wanted = store.task(task).id
-            name, card = train(store, wanted, settings, embed)
+            embed_examples(store.database, settings.encoder, embed, task=wanted)
+            if self._file is None:  # in memory: nobody else can read it
+                name, card = train(store, wanted, settings, embed)
+            else:
+                self._process = TrainingProcess(self._file, wanted, settings)
+                try:
+                    name, card = self._process.result()
+                finally:
+                    self._process = None
             return actions.Trained(student=name, task=wanted, card=card)
 
-        return await self._compute(trained)
+        watching = asyncio.ensure_future(self._tell_of_traffic())
+        try:
+            return await self._compute(trained)
+        finally:
+            watching.cancel()
+
+    async def _tell_of_traffic(self) -> None:
+        """While a training runs, here or of a command: requests of clients go first."""
+        while True:
+            if self.is_busy():
+                await self._run(lambda: note_live_traffic(self._store.database))
+            await asyncio.sleep(TOLD_S)
 
     async def shadow(self, task: str, who: str) -> Struct:
         """See `headrace adapt shadow`."""
@@ -126,5 +158,7 @@ class ServedActions:
         return await self._run(lambda: self._store.forget(key, reply))
 
     def close(self) -> None:
-        """Take no more actions."""
+        """Take no more actions. A training goes on the next time that it is asked for."""
+        if self._process is not None:
+            self._process.stop()
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -14,7 +14,7 @@ from msgspec import Struct
 from headrace.adapt.kmeans import Floats
 from headrace.errors import CorruptFile
 from headrace.gateway.near_answers import NEIGHBORS, agreed
-from headrace.tasks.few_shot import LogisticRegression, fit
+from headrace.tasks.few_shot import FitState, LogisticRegression, Watch, fit
 
 Rung = Literal["exact", "nearest", "head"]
 RUNGS: tuple[Rung, ...] = ("exact", "nearest", "head")
@@ -59,13 +59,20 @@ def same_question(text: str) -> str:
     return " ".join(text.casefold().split())
 
 
-def taught(rung: Rung, lessons: Sequence[Lesson]) -> StudentModel:
-    """A student of that kind."""
+def taught(
+    rung: Rung, lessons: Sequence[Lesson], watch: Watch | None = None, state: FitState | None = None
+) -> StudentModel:
+    """A student of that kind; `watch` and `state` as in `few_shot.fit`."""
     answers = tuple(sorted({one.answer for one in lessons}))
     places = {answer: place for place, answer in enumerate(answers)}
     size = len(lessons[0].vector)
     if rung == "head":
-        made = fit(np.stack([one.vector for one in lessons]), [one.answer for one in lessons])
+        made = fit(
+            np.stack([one.vector for one in lessons]),
+            [one.answer for one in lessons],
+            watch=watch,
+            state=state,
+        )
         numbers = np.hstack([made.weights, made.bias[:, None]]).astype("<f4").tobytes()
         return StudentModel(rung=rung, answers=made.labels, size=size, numbers=numbers)
     numbers = b""

@@ -6,9 +6,12 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
+from headrace.adapt.checkpoints import Checkpoints, StaleTraining, drop_training, kept_training
 from headrace.adapt.examples import ExampleStore
 from headrace.adapt.exposure import exposure_of, planted
 from headrace.adapt.ladder import (
+    LAST_ID,
+    Progress,
     RungResult,
     Split,
     TaskExample,
@@ -29,6 +32,9 @@ AS_MUCH = 0.02
 """Of the traffic: so much more a dearer rung must answer to be chosen."""
 
 
+Opened = Callable[[list[TaskExample], Split], Progress]
+
+
 def risk_of(settings: AdaptSettings) -> float:
     """The part of a student's answers that may be wrong by its certificate. All of the task together must
     be within the margin, which is tested beside the incumbent."""
@@ -36,42 +42,72 @@ def risk_of(settings: AdaptSettings) -> float:
 
 
 def tried_ladder(
-    store: ExampleStore, task: str, settings: AdaptSettings, embed: Embed, student: str
+    store: ExampleStore,
+    task: str,
+    settings: AdaptSettings,
+    embed: Embed | None,
+    student: str,
+    opened: Opened | None = None,
+    until: int = LAST_ID,
 ) -> tuple[list[TaskExample], Split, list[RungResult]]:
-    """The examples of a task, how they are divided, and how each rung did. InvalidRequest where they are too
-    few, or have no answers that come again."""
-    embed_examples(store.database, settings.encoder, embed, task=task)
-    examples = task_examples(store.database, task, settings.encoder)
+    """The examples of a task up to the id `until`, how they are divided, and how each rung did.
+
+    `embed` None: what has no vector yet is left out. `opened` gives the progress to go on from.
+    InvalidRequest where examples are too few, or have no answers that come again."""
+    if embed is not None:
+        embed_examples(store.database, settings.encoder, embed, task=task)
+    examples = task_examples(store.database, task, settings.encoder, until=until)
     parts = split(planted(examples, student))
     risk = risk_of(settings)
     check_enough(task, examples, parts, risk)
-    return examples, parts, climb(task, student, parts, risk)
+    progress = None if opened is None else opened(examples, parts)
+    return examples, parts, climb(task, student, parts, risk, progress)
 
 
 def train(
     store: ExampleStore,
     task: str,
     settings: AdaptSettings,
-    embed: Embed,
+    embed: Embed | None,
     shown: Callable[[str], None] = lambda text: None,
+    wait: Callable[[], None] = lambda: None,
 ) -> tuple[str, Card]:
-    """Make the best student of a task, and keep it. InvalidRequest where none can be certified."""
-    name = new_student()
+    """Make the best student of a task, and keep it. InvalidRequest where none can be certified.
+
+    A training that was interrupted goes on from its last checkpoint, on the examples that it began with; the
+    student is the same to the bit. `wait` is called in every step, and may take its time."""
     shown("trying the ladder")
-    examples, parts, results = tried_ladder(store, task, settings, embed, name)
+    kept = kept_training(store.database, task)
+    name, until = (new_student(), LAST_ID) if kept is None else (kept.student, kept.last_example)
+
+    def opened(examples: list[TaskExample], parts: Split) -> Progress:
+        return Checkpoints(store.database, task, name, examples, parts, settings, kept, wait)
+
+    try:
+        examples, parts, results = tried_ladder(store, task, settings, embed, name, opened, until)
+    except StaleTraining:  # examples were deleted or corrected, or settings changed: begin anew
+        drop_training(store.database, task)
+        return train(store, task, settings, embed, shown, wait)
+    except InvalidRequest:
+        drop_training(store.database, task)
+        raise
     chosen: RungResult | None = None
     for one in results:  # the simplest first
         least = 0.0 if chosen is None else chosen.share + AS_MUCH
         if one.calibration is not None and one.share > least:
             chosen = one
     if chosen is None:
+        drop_training(store.database, task)
         said = "; ".join(f"{one.rung}: {one.problem}" for one in results)
         raise InvalidRequest(f"no student of task {task} can be certified: {said}", param="task")
     bounds = settings.margin, settings.alpha, risk_of(settings)
     card = card_of(chosen, results, parts, examples, bounds, settings.encoder)
     card = replace(card, exposed=exposure_of(chosen.model, name, settings.canaries).problems)
     tried = parts.held_out if chosen.rung == "exact" else without_duplicates(parts)
-    Registry(store.database).add(task, name, chosen, card, _pairs(chosen, tried), settings.encoder)
+    pairs = _pairs(chosen, tried)
+    with store.database.transaction():
+        Registry(store.database).add(task, name, chosen, card, pairs, settings.encoder)
+        drop_training(store.database, task)
     return name, card
 
 

@@ -103,6 +103,7 @@ class Service:
         self.adapting = self._adapting(settings, inner)
         if self.adapting is not None:
             self.remote.serve_students(self.adapting.students, self.adapting.reroute)
+            self.adapting.actions.is_busy = lambda: self.gate.open_calls > 0
         self.guards = GuardHandler(self._answering, read_guards(settings.guards), inner)
         self.moderation = read_moderation(settings.moderation)
         self.handler: Handler = build_chain(self.guards, self.gate)

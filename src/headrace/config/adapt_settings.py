@@ -10,7 +10,7 @@ from msgspec import Struct
 from headrace.config.cache_settings import AGE
 from headrace.config.names import known_name
 from headrace.config.setting import Setting, table_of
-from headrace.config.values import OBJECT, SWITCH, integer, number, text, texts
+from headrace.config.values import OBJECT, SIZE, SWITCH, integer, number, text, texts
 from headrace.errors import UsageError
 
 EVERY_KEY = "*"
@@ -78,6 +78,13 @@ class AdaptSettings(Struct, frozen=True, kw_only=True):
             shown_default="none",
         ),
     ] = ()
+
+    train_memory: Annotated[
+        int, Setting(help="memory that a training may take", values=SIZE, shown_default="2G")
+    ] = 2 << 30
+    train_hours: Annotated[
+        float, Setting(help="processor time that a training may take, in hours", values=number(0.01, 1000))
+    ] = 4.0
 
     def group_of(self, key: str) -> str:
         """Whose tasks the traffic of a key belongs to: its team's, or its own."""

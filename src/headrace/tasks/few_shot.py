@@ -43,6 +43,18 @@ AsyncEmbed = Callable[[Sequence[str]], Awaitable[Array]]
 Examples = Mapping[str, Sequence[str]] | Sequence[tuple[str, str]]
 
 
+class FitState(Struct, frozen=True, eq=False):
+    """Where a fit stands after so many steps: `weights` and those before, both [labels, size + 1]."""
+
+    steps: int
+    weights: Doubles
+    last: Doubles
+
+
+Watch = Callable[[FitState], None]
+"""Told after each step; it may wait, keep the state, or raise."""
+
+
 class LogisticRegression(Struct, frozen=True, eq=False):
     """`weights` [labels, size] and `bias` [labels] of vectors of length 1."""
 
@@ -197,9 +209,17 @@ async def classify_by_examples(
     return await asyncio.get_running_loop().run_in_executor(_FITTING, fitted)
 
 
-def fit(vectors: Array, labels: Sequence[str], *, strength: float = STRENGTH) -> LogisticRegression:
+def fit(
+    vectors: Array,
+    labels: Sequence[str],
+    *,
+    strength: float = STRENGTH,
+    watch: Watch | None = None,
+    state: FitState | None = None,
+) -> LogisticRegression:
     """Softmax regression on vectors [texts, size] with an L2 penalty of `strength`, by gradient descent with
-    Nesterov's momentum and a step below the loss's curvature; the same numbers each time."""
+    Nesterov's momentum and a step below the loss's curvature; the same numbers each time, also where it goes
+    on from a `state`."""
     check_finite(strength, "strength")
     if strength <= 0:
         raise InvalidRequest(f"strength is {strength}, it must be more than 0", param="strength")
@@ -210,18 +230,29 @@ def fit(vectors: Array, labels: Sequence[str], *, strength: float = STRENGTH) ->
     wanted[np.arange(len(labels)), [index[label] for label in labels]] = 1
     shares = wanted.sum(0)
     per_text = (len(labels) / (len(names) * shares))[[index[label] for label in labels]]  # labels weigh alike
-    found = _descend(x, wanted, per_text / len(labels), strength)
+    found = _descend(x, wanted, per_text / len(labels), strength, watch, state)
     return LogisticRegression(names, found[:, :-1].astype(np.float32), found[:, -1].astype(np.float32))
 
 
-def _descend(x: Doubles, wanted: Doubles, per_text: Doubles, strength: float) -> Doubles:
+def _descend(
+    x: Doubles,
+    wanted: Doubles,
+    per_text: Doubles,
+    strength: float,
+    watch: Watch | None = None,
+    state: FitState | None = None,
+) -> Doubles:
     curvature = 0.5 * float((per_text * np.square(x).sum(1)).sum()) + strength
     root = np.sqrt(strength / curvature)
     momentum = (1 - root) / (1 + root)
     weights = ahead = np.zeros((wanted.shape[1], x.shape[1]))
+    first = 0
+    if state is not None:
+        first, weights = state.steps, state.weights
+        ahead = weights + momentum * (weights - state.last)
     decay = np.full(x.shape[1], strength)
     decay[-1] = strength * 1e-3  # the bias is hardly held back
-    for _ in range(MAX_ITERATIONS):
+    for step in range(first, MAX_ITERATIONS):
         logits = x @ ahead.T
         shares = np.exp(logits - logits.max(1, keepdims=True))
         shares /= shares.sum(1, keepdims=True)
@@ -230,4 +261,6 @@ def _descend(x: Doubles, wanted: Doubles, per_text: Doubles, strength: float) ->
         ahead = weights + momentum * (weights - last)
         if np.abs(gradient).max() < TOLERANCE:
             break
+        if watch is not None:
+            watch(FitState(step + 1, weights, last))
     return weights

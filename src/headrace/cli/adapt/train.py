@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from typing import Annotated
 
 import typer
 
 from headrace.adapt.actions import Trained, plain
-from headrace.adapt.training import train
+from headrace.adapt.schema import adapt_file
+from headrace.adapt.tasks import embed_examples
+from headrace.adapt.training_process import TrainingProcess
 from headrace.cli.adapt.opened import opened_task
 from headrace.cli.flags import takes_settings
 from headrace.cli.terminal import JsonFlag, print_json, status
@@ -17,14 +18,14 @@ from headrace.config.settings import MODEL_SETTINGS, Settings
 HELP = """Make a student of a task: of all kinds that can be certified the one that may answer most.
 
 Tried in this order: the same question again; the five nearest questions agree; a linear head on the encoder's
-vectors. Each learns from the earlier examples and is tried on the later ones. Runs at low priority; nothing
-is kept before it is done, so that it can be stopped and run again at any time. Then: `headrace adapt shadow`.
+vectors. Each learns from the earlier examples and is tried on the later ones. It runs in a process of its own
+with the lowest priority, within adapt.train_memory and adapt.train_hours, and waits while requests are under
+way. Where it is stopped or killed, it goes on from its last checkpoint. Then: `headrace adapt shadow`.
 
 \b
 Example:
   headrace adapt train t-3fa2
 """
-NICE = 10
 
 
 @takes_settings("store", *MODEL_SETTINGS)
@@ -35,10 +36,16 @@ def command(
     settings: Settings,
 ) -> None:
     """Make it; see HELP."""
-    os.nice(NICE)
     with status() as shown, opened_task(task, settings) as opened:
         wanted = opened.task
-        name, card = train(opened.store, wanted.id, opened.adapt, opened.embed, shown)
+        embed_examples(opened.store.database, opened.adapt.encoder, opened.embed, task=wanted.id)
+    with status() as shown:
+        shown("trying the ladder; it can be interrupted, and goes on the next time")
+        process = TrainingProcess(adapt_file(settings.store_file), wanted.id, opened.adapt)
+        try:
+            name, card = process.result()
+        finally:
+            process.stop()
     if json:
         print_json(plain(Trained(student=name, task=wanted.id, card=card)))
         return

@@ -1,0 +1,126 @@
+"""Trainings in a process of their own: last in priority, within its memory and hours, and after live traffic.
+
+Run as `python -m headrace.adapt.training_process FILE TASK SETTINGS`, it prints what it has made as JSON.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from headrace.adapt.checkpoints import wait_for_traffic
+from headrace.adapt.examples import ExampleStore
+from headrace.adapt.registry import Card
+from headrace.adapt.schema import ADAPT_MIGRATIONS
+from headrace.adapt.training import train
+from headrace.config.adapt_settings import AdaptSettings
+from headrace.errors import HeadraceError, InvalidRequest
+from headrace.isolation.child import KEPT_VARIABLES
+from headrace.isolation.limits import ProcessLimits, apply
+from headrace.storage.database import Database
+
+NICE = 19
+MODULE = "headrace.adapt.training_process"
+
+
+class TrainedStudent(Struct, frozen=True, kw_only=True):
+    """What a training made; `error` says why it made nothing."""
+
+    student: str = ""
+    card: Card | None = None
+    error: str = ""
+
+
+class TrainingEnded(HeadraceError):
+    """The process of a training was ended from outside, or took more than it may have."""
+
+    remedy = "Train the task again: it goes on from its last checkpoint."
+
+
+class TrainingProcess:
+    """Starts the process, and waits for it; `stop` ends it from another thread."""
+
+    def __init__(self, file: Path, task: str, settings: AdaptSettings) -> None:
+        given = msgspec.json.encode(settings).decode()
+        self._task = task
+        # -P: import nothing from the current directory.
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", MODULE, str(file), task, given],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={name: value for name, value in os.environ.items() if name in KEPT_VARIABLES}
+            | {"OPENBLAS_NUM_THREADS": "1"},
+        )
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._process.pid
+
+    def result(self) -> tuple[str, Card]:
+        """The student; InvalidRequest where none can be made, TrainingEnded where it was ended."""
+        said, _ = self._process.communicate()
+        code = self._process.returncode
+        try:
+            found = msgspec.json.decode(said, type=TrainedStudent)
+        except msgspec.DecodeError:
+            how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+            raise TrainingEnded(
+                f"the training of task {self._task} was ended ({how}): train it again, it goes on from its "
+                "last checkpoint; adapt.train_memory and adapt.train_hours bound it"
+            ) from None
+        if found.card is None:
+            raise InvalidRequest(found.error, param="task")
+        return found.student, found.card
+
+    def stop(self) -> None:
+        """End it; what it has done stays."""
+        with suppress(ProcessLookupError):
+            self._process.kill()
+
+
+def main(arguments: Sequence[str]) -> None:
+    """In the process."""
+    os.nice(NICE)
+    file, task = Path(arguments[0]), arguments[1]
+    settings = msgspec.json.decode(arguments[2], type=AdaptSettings)
+    apply(ProcessLimits(settings.train_hours * 3600, settings.train_memory))
+    with file.with_suffix(".training").open("a") as lock:
+        database = Database(file, ADAPT_MIGRATIONS)
+        try:
+            found = _made(lock.fileno(), database, task, settings)
+        except HeadraceError as error:
+            found = TrainedStudent(error=error.message)
+        except MemoryError:
+            most = settings.train_memory
+            found = TrainedStudent(
+                error=f"the training takes more than adapt.train_memory ({most:,} bytes): give it more"
+            )
+        finally:
+            database.close()
+    sys.stdout.write(msgspec.json.encode(found).decode())
+
+
+def _made(lock: int, database: Database, task: str, settings: AdaptSettings) -> TrainedStudent:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel frees it, however this ends
+    except OSError:
+        raise InvalidRequest("another training runs: wait for its end", param="task") from None
+    store = ExampleStore(database)
+    wait_for_traffic(database)
+    name, card = train(store, task, settings, None, wait=lambda: wait_for_traffic(database))
+    return TrainedStudent(student=name, card=card)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,136 @@
+"""Trainings are processes: last in priority, killed at any time, and after live traffic."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+from learning import fill, words
+from msgspec.structs import replace
+
+from headrace.adapt import checkpoints
+from headrace.adapt.checkpoints import kept_training, note_live_traffic, wait_for_traffic
+from headrace.adapt.examples import ExampleStore, Feedback
+from headrace.adapt.registry import Registry
+from headrace.adapt.schema import adapt_file, open_adapt
+from headrace.adapt.tasks import embed_examples
+from headrace.adapt.training import train
+from headrace.adapt.training_process import NICE, TrainingEnded, TrainingProcess
+from headrace.config.adapt_settings import AdaptSettings
+from headrace.errors import InvalidRequest
+from headrace.tasks import few_shot
+
+SETTINGS = AdaptSettings(margin=0.05)
+
+
+class Killed(BaseException):
+    """The process is gone, at once."""
+
+
+def test_a_training_that_was_cut_makes_the_same_student(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At every tenth step it is cut once; examples that came meanwhile are not its own."""
+    monkeypatch.setattr(checkpoints, "EVERY_S", 0.0)
+    monkeypatch.setattr(few_shot, "MAX_ITERATIONS", 60)
+    monkeypatch.setattr("headrace.adapt.training.new_student", lambda: "s-same")
+    models: list[bytes] = []
+    for cut in (False, True):
+        database = open_adapt(None)
+        store, cuts, seen = ExampleStore(database), 0, 0
+        task = fill(store, 250, at_s=1e9)
+        steps = [0]
+
+        def wait(steps: list[int] = steps, cut: bool = cut) -> None:
+            steps[0] += 1
+            if cut and steps[0] % 11 == 0:
+                raise Killed
+
+        while True:
+            try:
+                name, card = train(store, task, SETTINGS, words, wait=wait)
+                break
+            except Killed:
+                cuts += 1
+                kept = kept_training(database, task)
+                assert kept is not None and kept.student == "s-same" and kept.steps >= seen
+                seen = kept.steps if kept.weights else 0
+                fill(store, 5, first=1000 * cuts, at_s=1e9)
+        assert cuts == (0 if not cut else cuts) and (not cut or cuts >= 4)
+        assert name == "s-same" and card.last_example == 250 and kept_training(database, task) is None
+        row = Registry(database).student(task, "trained")
+        models.append(msgspec.msgpack.encode((row.model, row.pairs, replace(row.card, rungs={}))))
+        database.close()
+    assert models[0] == models[1]
+
+
+def test_what_was_corrected_meanwhile_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoints, "EVERY_S", 0.0)
+    database = open_adapt(None)
+    store = ExampleStore(database)
+    task = fill(store, 250)
+
+    def killed() -> None:
+        raise Killed
+
+    with pytest.raises(Killed):
+        train(store, task, SETTINGS, words, wait=killed)
+    first = kept_training(database, task)
+    correction = Feedback(correction="something else")
+    store.give_feedback("k-3", "k", correction, is_admin=False, now_s=time.time())
+    name, _ = train(store, task, SETTINGS, words)
+    assert first is not None and name != first.student and kept_training(database, task) is None
+    database.close()
+
+
+def test_it_waits_while_requests_are_under_way() -> None:
+    database = open_adapt(None)
+    note_live_traffic(database)
+    began, done = time.time(), threading.Event()
+    waiting = threading.Thread(target=lambda: (wait_for_traffic(database), done.set()))
+    waiting.start()
+    note_live_traffic(database)
+    assert not done.is_set()
+    waiting.join(30)
+    assert done.is_set() and time.time() - began >= checkpoints.BUSY_S
+    database.close()
+
+
+def test_its_process_is_killed_and_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "s.sqlite3"
+    database = open_adapt(path)
+    store = ExampleStore(database)
+    task = fill(store, 3000)
+    embed_examples(database, SETTINGS.encoder, words)
+    note_live_traffic(database)
+    process = TrainingProcess(adapt_file(path), task, SETTINGS)
+    while not database.query("SELECT 1 FROM trainings WHERE stage != 'exact'"):
+        time.sleep(0.01)
+    assert os.getpriority(os.PRIO_PROCESS, process.pid) == NICE
+    second = TrainingProcess(adapt_file(path), task, SETTINGS)
+    with pytest.raises(InvalidRequest, match="another training runs"):
+        second.result()
+    os.kill(process.pid, signal.SIGKILL)
+    with pytest.raises(TrainingEnded, match="SIGKILL"):
+        process.result()
+    kept = kept_training(database, task)
+    assert kept is not None and kept.rungs
+    name, card = TrainingProcess(adapt_file(path), task, SETTINGS).result()
+    assert name == kept.student and card.lessons > 1000
+    assert kept_training(database, task) is None and database.damage() == []
+    database.close()
+
+
+def test_it_gets_no_more_memory_than_it_may_have(tmp_path: Path) -> None:
+    path = tmp_path / "s.sqlite3"
+    database = open_adapt(path)
+    task = fill(ExampleStore(database), 2000)
+    embed_examples(database, SETTINGS.encoder, words)
+    process = TrainingProcess(adapt_file(path), task, replace(SETTINGS, train_memory=1 << 20))
+    with pytest.raises((InvalidRequest, TrainingEnded), match=r"adapt\.train_memory"):
+        process.result()
+    assert not Registry(database).students("trained")
+    database.close()
