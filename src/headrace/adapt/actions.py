@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec import Struct
 
+from headrace.adapt.alerts import Alert, latest_alerts
+from headrace.adapt.checkpoints import RunningTraining, running_trainings
 from headrace.adapt.evidence import Standing
 from headrace.adapt.examples import ExampleStore
 from headrace.adapt.promotion import AUDIT, SHARE, incumbent_of, promote, roll_back, start_shadow
@@ -26,7 +28,7 @@ MAX_NAME = 200
 
 
 class AdaptStatus(Struct, frozen=True, kw_only=True):
-    """What is collected, what was not kept, and what could be saved."""
+    """What is collected, what was not kept, what could be saved, and what a person should know of."""
 
     enabled: bool
     keys: list[str]
@@ -35,6 +37,8 @@ class AdaptStatus(Struct, frozen=True, kw_only=True):
     usd: float
     dropped: Mapping[str, int]
     students: list[Prospect]
+    alerts: list[Alert]
+    trainings: list[RunningTraining]
 
 
 class Shadowed(Struct, frozen=True, kw_only=True):
@@ -91,6 +95,8 @@ def status_of(store: ExampleStore, settings: AdaptSettings) -> AdaptStatus:
         usd=sum(one.nano_usd for one in tasks) / 1e9,
         dropped=dict(store.dropped()) if exists else {},
         students=prospects(store) if exists else [],
+        alerts=latest_alerts(store.database),
+        trainings=running_trainings(store.database),
     )
 
 

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+from headrace.adapt.alerts import Webhook, delivered, raise_alert
 from headrace.adapt.checkpoints import is_training, note_live_traffic
 from headrace.adapt.collector import PATTERNS, Collector, FeedbackGiven
 from headrace.adapt.examples import Example, ExampleStore, Feedback
@@ -18,7 +19,7 @@ from headrace.adapt.registry import Registry
 from headrace.adapt.schema import adapt_file, open_adapt
 from headrace.adapt.served_actions import ServedActions
 from headrace.adapt.serving import Promotion, Promotions, StudentHandler, embedded
-from headrace.adapt.shadow import judge, prospects
+from headrace.adapt.shadow import check_drift, judge, tell_ready
 from headrace.adapt.students import Student
 from headrace.adapt.tasks import save_vectors, without_vector
 from headrace.adapt.traffic import TrafficHandler
@@ -56,9 +57,11 @@ class Adapting:
             self._store, settings, gates, self._background, store and adapt_file(store)
         )
         self.collector = Collector(self._store, settings, self._background, self._stored)
+        self._webhook = Webhook(self.database, settings)
         self._promotions = Promotions(settings, self.collector, runner)
         self._handler: TrafficHandler | None = None
         self._shadowed: set[str] = set()
+        self._told: set[str] = set()
         self._unseen: Counter[str] = Counter()
         self._watching: asyncio.Task[None] | None = None
 
@@ -80,6 +83,7 @@ class Adapting:
         while True:
             await asyncio.sleep(LOOK_S)
             await self._look()
+            await delivered(self._webhook)
             if self.actions.is_busy():
                 await asyncio.to_thread(self._tell_trainings)
 
@@ -102,13 +106,18 @@ class Adapting:
             gate = self._gates.read(gate_name(row.task))
             if gate.closed:
                 roll_back(self._store, row.task, why=gate.closed, student=row.id)
-                LOG.warning("the student %s of task %s is rolled back: %s", row.id, row.task, gate.closed)
+                said = f"the student {row.id} of task {row.task} is rolled back: {gate.closed}"
+                raise_alert(self.database, "rolled_back", row.task, row.id, said)
                 continue
             known = before.get(row.task)
             is_known = known is not None and known.row.id == row.id
             student = known.student if known is not None and is_known else Student(row.model)
             found[row.task] = Promotion(row, student, gate.audited)
-        return {row.task for row in self._registry.students("shadow")}, found
+        for row in self._registry.students("ready"):
+            if row.id not in self._told:  # also where the process was killed in the moment
+                self._told.add(row.id)
+                tell_ready(self._store, row)
+        return {row.task for row in self._registry.students("shadow")} | found.keys(), found
 
     def _tell_trainings(self) -> None:
         """Those of commands wait, too, while requests of clients are under way."""
@@ -124,9 +133,7 @@ class Adapting:
             return
         del self._unseen[task]
         await self._embed(task)
-        line = await asyncio.to_thread(self._judge, task)
-        if line:
-            LOG.warning("%s; `headrace adapt promote %s` lets it answer", line, task)
+        await asyncio.to_thread(self._judge, task)
 
     async def _embed(self, task: str) -> None:
         """Give new examples of a task their vectors, when nothing else is computed."""
@@ -138,13 +145,15 @@ class Adapting:
             vectors = await embedded(self._background, encoder, texts, call, BATCH_PRIORITY)
             await asyncio.to_thread(save_vectors, self.database, encoder, rows, vectors)
 
-    def _judge(self, task: str) -> str:
-        """The sentence to a person where a student is ready now."""
-        for row in self._registry.students("shadow", task=task):
+    def _judge(self, task: str) -> None:
+        """Look at the student of a task; a person is told where it is ready now."""
+        for row in self._registry.students("shadow", "promoted", task=task):
             later = task_examples(self.database, task, row.encoder, after=row.last_example)
+            check_drift(self._store, row, later)
+            if row.state == "promoted":
+                continue
             if judge(self._registry, row, later) == "ready":
-                return next((one.line for one in prospects(self._store) if one.student == row.id), "")
-        return ""
+                tell_ready(self._store, row)
 
     def check(self, serves: Callable[[str], bool]) -> None:
         """UsageError where a model that the loop needs is not served."""

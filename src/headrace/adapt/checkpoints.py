@@ -40,6 +40,25 @@ class KeptTraining(Struct, frozen=True, kw_only=True):
     weights: bytes | None
 
 
+class RunningTraining(Struct, frozen=True, kw_only=True):
+    """A training that runs or was interrupted: how far it is, and when that was."""
+
+    task: str
+    student: str
+    stage: str
+    started_s: float
+    updated_s: float
+
+
+def running_trainings(database: Database) -> list[RunningTraining]:
+    """All of them."""
+    if not database.exists:
+        return []
+    names = RunningTraining.__struct_fields__
+    rows = database.query(f"SELECT {', '.join(names)} FROM trainings ORDER BY started_s")
+    return [RunningTraining(**dict(zip(names, row, strict=True))) for row in rows]  # type: ignore[arg-type]
+
+
 def kept_training(database: Database, task: str) -> KeptTraining | None:
     """The training of a task that was interrupted, or runs."""
     rows = database.query(

@@ -123,6 +123,19 @@ ADAPT_MIGRATIONS: Mapping[str, Sequence[str]] = {
         ) WITHOUT ROWID""",
         """CREATE TABLE live_traffic (id INTEGER PRIMARY KEY CHECK (id = 1), at_s REAL NOT NULL)""",
     ),
+    "alerts": (
+        """CREATE TABLE alerts (
+            id TEXT PRIMARY KEY,
+            at_s REAL NOT NULL,
+            kind TEXT NOT NULL,
+            task TEXT NOT NULL,
+            student TEXT NOT NULL,
+            text TEXT NOT NULL,
+            delivered_s REAL,
+            attempts INTEGER NOT NULL,
+            next_s REAL NOT NULL
+        ) WITHOUT ROWID""",
+    ),
 }
 
 

@@ -7,17 +7,21 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from headrace.adapt.alerts import raise_alert
 from headrace.adapt.evidence import Standing, lower_bound, standing
 from headrace.adapt.examples import ExampleStore
 from headrace.adapt.ladder import TaskExample, task_examples
 from headrace.adapt.registry import Registry, StudentRow
 from headrace.adapt.students import Student
 from headrace.adapt.tasks import Embed, embed_examples
+from headrace.gateway.drift import DriftAlarm
 
 LEAST_PAIRS = 20
 """Of a team, before the part of each of its keys is bounded."""
 SLICE_PAIRS = 30
 SLICE_MARGINS = 3
+NEW_ANSWERS = 0.1
+"""Part of the answers of a task that its student may not know."""
 MONTH_S = 30 * 86_400.0
 
 
@@ -102,7 +106,18 @@ def catch_up(store: ExampleStore, student: StudentRow, embed: Embed) -> Standing
     """Judge a student by what was collected since it was made."""
     embed_examples(store.database, student.encoder, embed, task=student.task)
     later = task_examples(store.database, student.task, student.encoder, after=student.last_example)
-    return judge(Registry(store.database), student, later)
+    said = judge(Registry(store.database), student, later)
+    if said == "ready":
+        tell_ready(store, student)
+    return said
+
+
+def tell_ready(store: ExampleStore, student: StudentRow) -> None:
+    """Tell a person that a student can be promoted, once."""
+    line = next((one.line for one in prospects(store) if one.student == student.id), "")
+    task = student.task
+    text = f"{line}; `headrace adapt promote {task}` lets it answer"
+    raise_alert(store.database, "ready", task, student.id, text)
 
 
 def prospects(store: ExampleStore) -> list[Prospect]:
@@ -170,3 +185,19 @@ def worse_keys(store: ExampleStore, student: StudentRow) -> list[str]:
     )
     least = -SLICE_MARGINS * student.card.margin
     return sorted(str(key) for key, mean in rows if float(mean) < least)  # type: ignore[arg-type]
+
+
+def check_drift(store: ExampleStore, student: StudentRow, later: Sequence[TaskExample]) -> bool:
+    """Whether a task gets other answers today than those that its student has learned: looked at after each
+    example (`gateway.drift`). A person is told, once."""
+    known, alarm = set(student.model.answers), DriftAlarm(NEW_ANSWERS)
+    for one in later:
+        if alarm.add(one.said not in known):
+            text = (
+                f"the traffic of task {student.task} has changed: of {alarm.audited:,} answers since student "
+                f"{student.id} was made {alarm.wrong:,} are ones that it has never learned; "
+                f"`headrace adapt train {student.task}` makes another"
+            )
+            raise_alert(store.database, "drift", student.task, student.id, text)
+            return True
+    return False

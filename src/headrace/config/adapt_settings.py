@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Annotated, Any, cast
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 
@@ -79,6 +80,23 @@ class AdaptSettings(Struct, frozen=True, kw_only=True):
         ),
     ] = ()
 
+    webhook: Annotated[
+        str | None,
+        Setting(
+            help="URL that alerts are sent to by POST, signed as Standard Webhooks has it, such as "
+            "https://example.com/alerts",
+            values=text("url"),
+            shown_default="none",
+        ),
+    ] = None
+    webhook_secret_env: Annotated[
+        str | None,
+        Setting(
+            help="environment variable with the secret that signs alerts; it is needed with a webhook",
+            values=text("name"),
+            shown_default="none",
+        ),
+    ] = None
     train_memory: Annotated[
         int, Setting(help="memory that a training may take", values=SIZE, shown_default="2G")
     ] = 2 << 30
@@ -113,7 +131,27 @@ def read_adapt(table: Mapping[str, object] | None) -> AdaptSettings:
             'adapt.enabled needs adapt.keys, the names of the keys that have agreed: ["*"] is all of them'
         )
     _check_teams(found)
+    _check_webhook(found)
     return found
+
+
+def _check_webhook(settings: AdaptSettings) -> None:
+    if settings.webhook is None:
+        return
+    try:
+        url = urlsplit(settings.webhook)
+        is_url = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+    except ValueError:
+        url, is_url = None, False
+    if not is_url or url is None or url.username is not None or url.fragment:
+        raise UsageError(
+            "adapt.webhook is no URL such as https://example.com/alerts, without user and fragment"
+        )
+    if settings.webhook_secret_env is None:
+        raise UsageError(
+            "adapt.webhook needs adapt.webhook_secret_env, the name of the environment variable whose value "
+            "signs what is sent: a receiver could not tell it from what others send"
+        )
 
 
 def _check_teams(settings: AdaptSettings) -> None:

@@ -64,6 +64,8 @@ class StatusReply(Struct, frozen=True, kw_only=True):
     usd: float
     dropped: dict[str, int]
     students: list[dict[str, Any]]
+    alerts: list[dict[str, Any]]
+    trainings: list[dict[str, Any]]
 
 
 class TasksReply(Struct, frozen=True, kw_only=True):

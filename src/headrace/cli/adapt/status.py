@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from headrace.adapt.actions import plain, status_of
 from headrace.cli.adapt.opened import opened_store
 from headrace.cli.flags import takes_settings
@@ -32,5 +34,10 @@ def command(json: JsonFlag = False, *, settings: Settings) -> None:
     print(f"{shown.examples:,} examples of {shown.tasks:,} tasks, which cost ${shown.usd:.4f}")
     for one in shown.students:
         print(one.line)
+    for one in shown.trainings:
+        print(f"training of task {one.task}: {one.stage}; where it does not run, train the task again")
+    for one in shown.alerts:
+        at = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.at_s))
+        print(f"{at} {one.kind}: {one.text}")
     for reason, count in sorted(shown.dropped.items()):
         print(f"not kept: {count:,} ({reason})")
