@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -176,3 +178,27 @@ def test_a_file_that_others_can_read_is_closed_to_them(tmp_path: Path) -> None:
     path.touch(mode=0o644)
     Database(path).query("SELECT 1")
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_second_connection_keeps_the_locks_of_the_first(tmp_path: Path) -> None:
+    """Another process that comes and goes must not take the log away under those of this process."""
+    path = tmp_path / "s.sqlite3"
+    first, second = Database(path, {"a": ("CREATE TABLE t (n INTEGER)",)}), None
+    code = (
+        "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); "
+        "c.execute('INSERT INTO t VALUES (1)'); c.commit(); c.close()"
+    )
+    try:
+        first.execute("INSERT INTO t VALUES (0)")
+        second = Database(path, {"a": ("CREATE TABLE t (n INTEGER)",)})
+        second.execute("INSERT INTO t VALUES (0)")
+        subprocess.run([sys.executable, "-c", code, str(path)], check=True)
+        assert path.with_name("s.sqlite3-wal").is_file()
+        for one in (first, second):
+            one.execute("INSERT INTO t VALUES (0)")
+            assert one.damage() == []
+        assert first.query("SELECT count(*) FROM t") == second.query("SELECT count(*) FROM t") == [(5,)]
+    finally:
+        first.close()
+        if second is not None:
+            second.close()

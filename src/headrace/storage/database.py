@@ -7,7 +7,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from headrace.errors import StoreBusy, StoreError
@@ -211,8 +211,13 @@ class Database:
 
 
 def open_private(path: Path) -> None:
-    """Make a file that its owner alone may read and write, or make the existing one so."""
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_MODE))
+    """Make a file that its owner alone may read and write, or make the existing one so.
+
+    One that exists is not opened: to close it would drop all locks that this process has on it, those of
+    SQLite's connections among them, and another process that ends would delete the log under them.
+    """
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_MODE))
     status = path.stat()
     if status.st_mode & 0o077 and status.st_uid == os.geteuid():
         LOG.warning("%s was readable by others: now its owner alone may read it", path.name)
