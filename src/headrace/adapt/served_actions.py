@@ -49,6 +49,8 @@ class ServedActions:
         self._process: TrainingProcess | None = None
         self.is_busy: Callable[[], bool] = lambda: False
         """Whether requests of clients are under way."""
+        self.open_calls = 0
+        """Of actions that compute, which are no such requests."""
         self._store, self._settings, self._gates, self._runner = store, settings, gates, runner
         self._threads = ThreadPoolExecutor(3, thread_name_prefix="headrace-adapt")
         self._computing = asyncio.Lock()
@@ -62,8 +64,12 @@ class ServedActions:
         def embed(texts: Sequence[str]) -> Floats:
             return asyncio.run_coroutine_threadsafe(self._vectors(texts), loop).result()
 
-        async with self._computing:
-            return await self._run(lambda: work(embed))
+        self.open_calls += 1
+        try:
+            async with self._computing:
+                return await self._run(lambda: work(embed))
+        finally:
+            self.open_calls -= 1
 
     async def _vectors(self, texts: Sequence[str]) -> Floats:
         call = CallContext(request_id=new_request_id(), account=Account("", KeyLimits()), background=True)

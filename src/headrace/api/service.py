@@ -103,7 +103,8 @@ class Service:
         self.adapting = self._adapting(settings, inner)
         if self.adapting is not None:
             self.remote.serve_students(self.adapting.students, self.adapting.reroute)
-            self.adapting.actions.is_busy = lambda: self.gate.open_calls > 0
+            actions = self.adapting.actions
+            actions.is_busy = lambda: self.gate.open_calls > actions.open_calls
         self.guards = GuardHandler(self._answering, read_guards(settings.guards), inner)
         self.moderation = read_moderation(settings.moderation)
         self.handler: Handler = build_chain(self.guards, self.gate)
