@@ -57,7 +57,9 @@ nightly: export TEST_PROVIDER_FAULTS ?= 10000
 nightly: export TEST_POSTGRES_REQUESTS ?= 1000
 nightly: export TEST_DRAFT_HITS ?= 1000
 nightly: export TEST_CERTIFICATES ?= 10000
+nightly: export TEST_RAY ?= 1
 nightly: run lint oracles
+	$(PIP) --no-compile --group cluster # Ray
 	scripts/test_native.sh --all $(BIN)
 	$(MAKE) test
 	$(MAKE) test-frameworks

@@ -8,6 +8,8 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from headrace.cluster.cluster_client import ClusterClient
+from headrace.cluster.ray_launcher import RayLauncher
+from headrace.cluster.remote_replica import RemoteReplicas
 from headrace.cluster.replica_pool import ReplicaRefused
 from headrace.config.cluster_settings import ClusterSettings
 from headrace.engine.client import EngineClient, MemoryPlan
@@ -44,6 +46,12 @@ class ClusterLoader(WorkerLoader):
         most = self._settings.most
         plan = super().plan(None if memory_bytes is None else max(1, memory_bytes // most))
         return replace(plan, base_bytes=plan.base_bytes + (most - 1) * plan.total_bytes)
+
+    def _maker(self, path: Path) -> Callable[[], WorkerProcess]:
+        if self._settings.launcher == "local":
+            return super()._maker(path)
+        launch = RayLauncher(self._spec.options.threads or 1)
+        return RemoteReplicas(launch, path, host=self._settings.listen, spawner=self._process.spawner)
 
     def _client(
         self, process: WorkerProcess, ready: ModelReady, restart: Start, plan: MemoryPlan

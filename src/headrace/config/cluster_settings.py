@@ -9,11 +9,12 @@ from msgspec import Struct
 
 from headrace.config.names import known_name
 from headrace.config.setting import Setting, table_of
-from headrace.config.values import integer, number, one_of
+from headrace.config.values import integer, number, one_of, text
 from headrace.errors import UsageError
 
 RoutingPolicy = Literal["kv", "least-load", "round-robin", "session"]
 ROUTING_POLICIES: tuple[RoutingPolicy, ...] = get_args(RoutingPolicy)
+Launcher = Literal["local", "ray"]
 MAX_LIVE_REPLICAS = 256
 
 
@@ -42,6 +43,18 @@ class ClusterSettings(Struct, frozen=True, kw_only=True):
             shown_default="replicas",
         ),
     ] = None
+    launcher: Annotated[
+        Launcher,
+        Setting(
+            help="local: processes of this machine; ray: the first here, the others on nodes of the Ray "
+            "cluster of RAY_ADDRESS, or of one that is started here",
+            values=one_of(Launcher),
+        ),
+    ] = "local"
+    listen: Annotated[
+        str,
+        Setting(help="address of this machine that replicas of Ray connect to", values=text("address")),
+    ] = "127.0.0.1"
     idle_s: Annotated[
         float, Setting(help="seconds without need after which a replica is ended", values=number(0.1, 86_400))
     ] = 60.0

@@ -65,7 +65,7 @@ class WorkerLoader:
         ready = self._process.ready(progress)
         # A restarted worker gets the same KV cache size, whatever memory is free then.
         pinned = replace(self._spec.options, kv_cache_memory=plan.kv_bytes or None)
-        restart = partial(_restart, str(encoder), pinned, self._process.spawner)
+        restart = partial(_restart, str(encoder), pinned, self._maker(encoder))
         tokenizer, template = self._text
         return LoadedModel(
             name=self._spec.name,
@@ -84,6 +84,10 @@ class WorkerLoader:
             input_rules=read_input_rules(encoder),
         )
 
+    def _maker(self, path: Path) -> Callable[[], WorkerProcess]:
+        """What makes further workers for the model at `path`."""
+        return partial(WorkerProcess, spawner=self._process.spawner)
+
     def _client(
         self, process: WorkerProcess, ready: ModelReady, restart: Start, plan: MemoryPlan
     ) -> EngineClient:
@@ -96,9 +100,12 @@ class WorkerLoader:
 
 
 def _restart(
-    path: str, options: EngineOptions, spawner: Spawner, adopt: Callable[[WorkerProcess], None]
+    path: str,
+    options: EngineOptions,
+    make: Callable[[], WorkerProcess],
+    adopt: Callable[[WorkerProcess], None],
 ) -> tuple[WorkerProcess, ModelReady]:
-    process = WorkerProcess(spawner=spawner)
+    process = make()
     adopt(process)
     try:
         process.put(PlanModel(path, options))

@@ -41,6 +41,7 @@ def command(
         int | None, typer.Option("--min", help="Fewest replicas; 0: none when idle.")
     ] = None,
     max_replicas: Annotated[int | None, typer.Option("--max", help="Most replicas.")] = None,
+    launcher: Annotated[str | None, typer.Option(help="local (default) or ray.")] = None,
     *,
     read_settings: Callable[[], Settings],
 ) -> None:
@@ -50,6 +51,7 @@ def command(
         "policy": policy,
         "min": min_replicas,
         "max": max_replicas,
+        "launcher": launcher,
     }
     given = {name: value for name, value in flags.items() if value is not None}
 

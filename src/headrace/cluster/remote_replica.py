@@ -1,0 +1,67 @@
+"""Workers that connect to the front by TCP: a launcher starts each somewhere, and says nothing of tokens."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import cast
+
+from headrace import __version__
+from headrace.cluster.join import Hello, HelloReply, receive_hello, send_hello
+from headrace.cluster.replica_pool import ReplicaRefused
+from headrace.cluster.sealed_socket import NotAuthenticated, SealedSocket, seal
+from headrace.cluster.weights_digest import weights_digest
+from headrace.errors import EngineStopped
+from headrace.workers.forked import StartedProcess
+from headrace.workers.process import WorkerProcess
+from headrace.workers.spawn import Spawned, Spawner
+
+JOIN_S = 120.0
+KEY_BYTES = 32
+
+Launch = Callable[[str, int, bytes], StartedProcess]
+"""Starts `headrace.cluster.join` somewhere: address and port of the front, and the key of this replica."""
+
+
+class RemoteReplicas:
+    """Makes workers with a launcher. Each has a key of its own, drawn here, and a port that is open until it
+    has connected."""
+
+    def __init__(self, launch: Launch, model: Path, *, host: str, spawner: Spawner) -> None:
+        self._launch, self._model, self._host, self._spawner = launch, model, host, spawner
+
+    def __call__(self) -> WorkerProcess:
+        """Raises ReplicaRefused where it runs something else, EngineStopped where it never connects."""
+        key = secrets.token_bytes(KEY_BYTES)
+        hello = Hello(version=__version__, model=str(self._model), digest=weights_digest(self._model))
+        with socket.create_server((self._host, 0)) as listener:
+            process = self._launch(self._host, listener.getsockname()[1], key)
+            try:
+                end = _accepted(listener, key)
+            except BaseException:
+                process.kill()
+                raise
+        try:
+            send_hello(end, hello)
+            reply = receive_hello(end, HelloReply)
+            if reply.refusal is not None:
+                raise ReplicaRefused(f"a replica was refused: {reply.refusal}")
+        except BaseException:
+            end.close()
+            process.kill()
+            raise
+        return WorkerProcess(Spawned(process, cast("socket.socket", end), self._spawner))
+
+
+def _accepted(listener: socket.socket, key: bytes) -> SealedSocket:
+    """The first connection that knows the key; others are closed."""
+    until_s = time.monotonic() + JOIN_S
+    while (left_s := until_s - time.monotonic()) > 0:
+        listener.settimeout(left_s)
+        with suppress(NotAuthenticated, TimeoutError):
+            return seal(listener.accept()[0], key, is_front=True)
+    raise EngineStopped(f"a replica did not connect within {JOIN_S:g} s: see the log of where it was started")
