@@ -8,6 +8,7 @@ import secrets
 import threading
 import time
 from concurrent.futures import Future
+from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -18,6 +19,7 @@ from headrace.cluster.replica_link import ReplicaLink
 from headrace.cluster.replica_pool import ReplicaPool, ReplicaStart
 from headrace.cluster.router import Capacity, RoutedRequest, Router
 from headrace.config.cluster_settings import ClusterSettings
+from headrace.engine.adapters import AdapterInfo
 from headrace.engine.client import EngineLimits, EngineState, EngineStatus, MemoryPlan
 from headrace.engine.request import (
     Delta,
@@ -49,6 +51,9 @@ LOG = logging.getLogger("headrace.cluster")
 
 ROUTING_COSTS = CostModel(step_s=1e-3, prefill_s=1e-4, row_s=1e-4, pair_s=1e-9)
 """For predictions that compare replicas of one kind: their proportions matter, not their size."""
+
+
+NO_ADAPTERS = "a model with several replicas takes no adapters yet: serve it without [cluster]"
 
 
 class _Placed(Struct, eq=False):
@@ -120,6 +125,8 @@ class ClusterClient:
             model_longest=self.limits.model_context_length,
             embedding_size=self.limits.embedding_size,
         )
+        if request.adapter:
+            raise InvalidRequest(NO_ADAPTERS, param="model")
         if request.scaling is not None and request.scaling.local:
             raise InvalidRequest(
                 "a function for vote or best_by cannot be called in a worker process: name one"
@@ -137,6 +144,13 @@ class ClusterClient:
         else:
             accepted.set_result(handle)
         return accepted
+
+    def load_adapter(self, path: Path, expected: str | None = None) -> AdapterInfo:
+        """Refused: replicas have no adapters."""
+        raise InvalidRequest(NO_ADAPTERS, param="model")
+
+    def unload_adapter(self, digest: str) -> None:
+        """There is none."""
 
     def cancel(self, request_id: str) -> None:
         """Cancel a request; no effect if it has ended."""
