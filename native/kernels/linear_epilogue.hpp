@@ -11,6 +11,8 @@ namespace {
 
 namespace simd = HEADRACE_NAMESPACE;
 
+constexpr int64_t kPanelsAhead = 1;  // whose B is fetched
+
 // row[32] += B h for one panel of B: a chain over the rank, which is added at once.
 inline void add_adapter(const LoraPair& pair, int64_t panel, const uint32_t* hidden, float* row) {
   const int64_t rank = pair.rank;
@@ -29,8 +31,8 @@ inline void add_adapter(const LoraPair& pair, int64_t panel, const uint32_t* hid
   __m512 low = _mm512_setzero_ps(), high = low;
   for (int64_t j = 0; j < rank / 2; ++j, b += 128) {
     const __m512bh h = (__m512bh)_mm512_set1_epi32(static_cast<int>(hidden[j]));
-    __builtin_prefetch(b + rank * kPanel * 2);
-    __builtin_prefetch(b + rank * kPanel * 2 + 64);
+    __builtin_prefetch(b + kPanelsAhead * rank * kPanel * 2);
+    __builtin_prefetch(b + kPanelsAhead * rank * kPanel * 2 + 64);
     low = _mm512_dpbf16_ps(low, (__m512bh)_mm512_loadu_si512(b), h);
     high = _mm512_dpbf16_ps(high, (__m512bh)_mm512_loadu_si512(b + 64), h);
   }
