@@ -158,6 +158,22 @@ def test_every_surface_takes_the_name(http: httpx.Client) -> None:
             model=name, messages=[{"role": "user", "content": "hi"}], stream=True, **GREEDY
         )
         chunks = list(streamed)
+        line = {
+            "custom_id": "1",
+            "method": "POST",
+            "url": "/v1/chat/completions",
+            "body": {"model": name, "messages": MESSAGES, **GREEDY},
+        }
+        file = client.files.create(file=("b.jsonl", json.dumps(line).encode()), purpose="batch")
+        batch = client.batches.create(
+            input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
+        )
+        deadline_s = time.monotonic() + 60
+        while (batch := client.batches.retrieve(batch.id)).output_file_id is None:
+            assert time.monotonic() < deadline_s, batch
+            time.sleep(0.05)
+        said = json.loads(client.files.content(batch.output_file_id).text)["response"]["body"]
+    assert (said["choices"][0]["message"]["content"], said["model"]) == (expected, name)
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == expected
     assert {chunk.model for chunk in chunks} == {name}
     unload(http, "sql")
