@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from gguf_file import Stored, gguf_bytes
-from headrace.weights.quant_types import BY_NAME, READABLE, SCALED, dequantize
+from headrace.weights.quant_types import BY_NAME, READABLE, SCALED, WITHOUT_KERNEL, dequantize
 from headrace.weights.quant_types.block_type import BlockType
 
-GGML = [kind for kind in READABLE if kind.block_size > 1]
+GGML = [kind for kind in READABLE if kind.block_size > 1 and kind.name not in WITHOUT_KERNEL]
+WIDENED = [kind for kind in READABLE if kind.name in WITHOUT_KERNEL and kind.name != "IQ1_M"]
 KINDS = [*GGML, *SCALED]
 # Where half floats lie in the blocks, and how large each is to be so that the weights' mean is near zero;
 # elsewhere the scale is a float32 in front, MXFP4's is a power of two.
@@ -28,6 +29,9 @@ _HALVES = {
     "Q6_K": {208: 1.0},
     "IQ4_NL": {0: 1.0},
     "IQ4_XS": {0: 1.0},
+    **{name: {0: 1.0} for name in ("IQ1_S", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")},
+    "TQ1_0": {52: 1.0},
+    "TQ2_0": {64: 1.0},
 }
 
 

@@ -20,7 +20,7 @@ from headrace.weights.checkpoint import open_checkpoint
 from headrace.weights.gguf.checkpoint import GgufCheckpoint
 from headrace.weights.hub.resolver import resolve
 from headrace.weights.packing.packed_weights import WeightSpec, format_of, load_packed
-from headrace.weights.quant_types import BY_NAME, READABLE, dequantize
+from headrace.weights.quant_types import BY_NAME, READABLE, WITHOUT_KERNEL, dequantize
 
 # Not llama3: its rope scaling is a tensor in GGUF. Not qwen2_window: the windows have no key.
 GOLDENS = ("llama2", "llama2_bf16", "llama_bias", "llama_head_dim", "llama_linear", "llama_odd")
@@ -107,11 +107,10 @@ def test_scales_that_are_no_numbers_are_refused(tmp_path: Path, scale: float, fo
 def test_keep_keeps_every_type() -> None:
     assert [format_of("keep", dtype) for dtype in ("F32", "F16", "BF16")] == ["f32", "f16", "bf16"]
     for kind in READABLE[3:]:
-        assert format_of("keep", kind.name) == kind.name.lower()
-    with pytest.raises(
-        UnsupportedModel, match="type IQ1_S cannot be kept as they are: choose --quantization"
-    ):
-        format_of("keep", "IQ1_S")
+        wanted = "int8" if kind.name in WITHOUT_KERNEL else kind.name.lower()
+        assert format_of("keep", kind.name) == wanted
+    with pytest.raises(UnsupportedModel, match="type Q1_0 cannot be kept as they are: choose --quantization"):
+        format_of("keep", "Q1_0")
     assert format_of("int4", "Q4_K") == "int4"
 
 
@@ -192,9 +191,9 @@ def test_wrong_factors_are_refused(tmp_path: Path, factors: np.ndarray) -> None:
         ),
         (
             "blk.0.ffn_up.weight",
-            Stored("IQ2_XS", (1, 256), bytes(74)),
+            Stored("NVFP4", (1, 64), bytes(36)),
             UnsupportedModel,
-            "nearest that is: Q2_K",
+            "nearest that is: IQ4_NL",
         ),
     ],
 )

@@ -95,9 +95,7 @@ def test_scales_of_a_block_of_256() -> None:
     assert (found == np.float32(wanted)[:, None]).all()
 
 
-@pytest.mark.parametrize(
-    ("name", "nearest"), [("IQ3_XXS", "Q3_K"), ("IQ1_S", "Q2_K"), ("NVFP4", "IQ4_NL"), ("I64", "F32")]
-)
+@pytest.mark.parametrize(("name", "nearest"), [("Q1_0", "IQ1_S"), ("NVFP4", "IQ4_NL"), ("I64", "F32")])
 def test_other_types_name_the_nearest(name: str, nearest: str) -> None:
     with pytest.raises(UnsupportedModel, match=f"{name} .* the nearest that is: {nearest} "):
         raise unreadable(BY_NAME[name])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from headrace.errors import CorruptFile
@@ -10,7 +11,9 @@ from headrace.program.program import Program
 from headrace.weights.checkpoint_reader import TensorReader
 from headrace.weights.hub.bundled import bundled_weights
 from headrace.weights.packing.packed_weights import WeightSpec, format_of
+from headrace.weights.quant_types import WITHOUT_KERNEL
 
+LOG = logging.getLogger("headrace.loading")
 # A router is a thousandth of its layer, and a choice that rounding has changed changes everything after it.
 COARSE = ("int8", "int4")
 
@@ -35,7 +38,16 @@ def weight_specs(
             checkpoint.row_dtype(name)  # names a tensor that has no numbers
             format = format_of(choice, info.dtype)
             wanted.append(WeightSpec(name, n, k, "bf16" if name in routers and format in COARSE else format))
+    _tell_widened(program, checkpoint, choice)
     return tuple(wanted)
+
+
+def _tell_widened(program: Program, checkpoint: TensorReader, choice: str) -> None:
+    kinds = {checkpoint.info(name).dtype for name in program.weights} & WITHOUT_KERNEL
+    if kinds and choice == "keep":
+        LOG.info(
+            "weights of the type %s run as int8: there are no kernels for them", ", ".join(sorted(kinds))
+        )
 
 
 def _routers(program: Program) -> set[str]:

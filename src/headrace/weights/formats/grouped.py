@@ -11,10 +11,14 @@ import numpy as np
 from headrace.weights.formats.column_panels import Floats, round_up
 from headrace.weights.formats.hadamard import GROUP
 from headrace.weights.formats.int8 import TINY
-from headrace.weights.quant_types import READABLE, SCALED
+from headrace.weights.quant_types import READABLE, SCALED, WITHOUT_KERNEL
 
 # By the name of the format, that of the type in small letters.
-TYPES = {kind.name.lower(): kind for kind in (*READABLE, *SCALED) if kind.block_size > 1}
+TYPES = {
+    kind.name.lower(): kind
+    for kind in (*READABLE, *SCALED)
+    if kind.block_size > 1 and kind.name not in WITHOUT_KERNEL
+}
 FLOATS = "e4m3_g32"  # multiplied in float32
 
 

@@ -26,7 +26,7 @@ from headrace.weights.gguf.rope_keys import (
 )
 from headrace.weights.gguf.split_files import open_parts
 from headrace.weights.gguf.tensor_names import block_of, named_tensors
-from headrace.weights.quant_types import BY_NAME, unreadable
+from headrace.weights.quant_types import BY_NAME, WITHOUT_KERNEL, dequantize, unreadable
 from headrace.weights.row_order import gather_rows
 from headrace.weights.tensor_file import TensorInfo
 
@@ -104,7 +104,8 @@ class GgufCheckpoint(Closeable):
         return values if change is None else change.restore(values)
 
     def row_dtype(self, name: str) -> str:
-        return self.info(name).dtype
+        dtype = self.info(name).dtype
+        return "F32" if dtype in WITHOUT_KERNEL else dtype
 
     def read_rows(self, name: str, start_row: int, row_count: int, out: memoryview) -> None:
         info = self.info(name)
@@ -115,6 +116,8 @@ class GgufCheckpoint(Closeable):
             wanted = np.arange(start_row, start_row + row_count)
             stored = order.stored(wanted, info.shape[0], self._head_dim)
             rows = gather_rows(lambda start, count: self._bytes_of_rows(info, start, count), stored)
+        if info.dtype in WITHOUT_KERNEL:
+            rows = dequantize(BY_NAME[info.dtype], rows.reshape(-1)).view(np.uint8)
         np.frombuffer(out, np.uint8)[: rows.size] = rows.reshape(-1)
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ from headrace.weights.formats import FORMATS, GROUPED
 from headrace.weights.formats.column_panels import STRIP, strip_count
 from headrace.weights.packing import packed_cache
 from headrace.weights.packing.packed_cache import CacheTroubles
-from headrace.weights.quant_types import BY_NAME
+from headrace.weights.quant_types import BY_NAME, WITHOUT_KERNEL
 
 # Part of every cache file's name and header. Raise it whenever a packed layout or a quantizer changes.
 LAYOUT_VERSION = 2  # 1 had no checksums
@@ -72,6 +72,8 @@ def format_of(choice: str, dtype: str) -> str:
         return dtype.lower()
     if choice in FORMATS:
         return choice
+    if choice == "keep" and dtype in WITHOUT_KERNEL:
+        return "int8"
     if choice == "keep":
         raise UnsupportedModel(
             f"weights of the type {dtype} cannot be kept as they are: choose "

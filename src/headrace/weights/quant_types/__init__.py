@@ -5,33 +5,26 @@ from __future__ import annotations
 import numpy as np
 
 from headrace.errors import UnsupportedModel
-from headrace.weights.quant_types import float_scales, floats, iq4, k_quants, legacy, mxfp4
+from headrace.weights.quant_types import float_scales, floats, iq, iq4, k_quants, legacy, mxfp4
 from headrace.weights.quant_types.block_type import BlockType, Bytes, Floats
 
 # ggml types known by their size only, so that a file which holds one can be checked and the type be named.
 _UNREADABLE = (
     BlockType("Q8_1", 9, 32, 40),
     BlockType("Q8_K", 15, 256, 292),
-    BlockType("IQ2_XXS", 16, 256, 66),
-    BlockType("IQ2_XS", 17, 256, 74),
-    BlockType("IQ3_XXS", 18, 256, 98),
-    BlockType("IQ1_S", 19, 256, 50),
-    BlockType("IQ3_S", 21, 256, 110),
-    BlockType("IQ2_S", 22, 256, 82),
     BlockType("I8", 24, 1, 1),
     BlockType("I16", 25, 1, 2),
     BlockType("I32", 26, 1, 4),
     BlockType("I64", 27, 1, 8),
     BlockType("F64", 28, 1, 8),
-    BlockType("IQ1_M", 29, 256, 56),
-    BlockType("TQ1_0", 34, 256, 54),
-    BlockType("TQ2_0", 35, 256, 66),
     BlockType("NVFP4", 40, 64, 36),
     BlockType("Q1_0", 41, 128, 18),
 )
 # READABLE are types of ggml; the SCALED ones are made by readers of other checkpoints.
-READABLE = (*floats.TYPES, *legacy.TYPES, *k_quants.TYPES, *iq4.TYPES, *mxfp4.TYPES)
+READABLE = (*floats.TYPES, *legacy.TYPES, *k_quants.TYPES, *iq4.TYPES, *mxfp4.TYPES, *iq.TYPES)
 SCALED = float_scales.TYPES
+WITHOUT_KERNEL = frozenset(kind.name for kind in iq.TYPES)
+"""Types whose rows are widened before they are packed, and which run as int8."""
 BY_ID = {kind.id: kind for kind in (*READABLE, *_UNREADABLE)}
 BY_NAME = {kind.name: kind for kind in (*BY_ID.values(), *SCALED)}
 
