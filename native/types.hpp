@@ -59,6 +59,9 @@ struct KvLayer {
   int32_t head_dim = 0;
   uint8_t* k = nullptr;
   uint8_t* v = nullptr;
+  // [2][kv_heads, head_dim] or null: what keys are multiplied by before they become codes, and queries in
+  // return. Scores stay as they are.
+  const float* balance = nullptr;
 };
 
 }  // namespace headrace

@@ -245,6 +245,7 @@ def _compressed(format: str) -> dict[str, Any]:
 
 
 _GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32}
+_AUTO_ROUND = {"quant_method": "auto-round", "bits": 4, "group_size": 32}
 _FP8 = {"quant_method": "fp8", "weight_block_size": [32, 32]}
 SCHEMES = {
     "gptq": Scheme(_GPTQ, gptq()),
@@ -253,6 +254,8 @@ SCHEMES = {
     "gptq_8": Scheme(_GPTQ | {"bits": 8}, gptq(bits=8)),
     "awq": Scheme({"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm"}, awq),
     "fp8_blocks": Scheme(_FP8, fp8(scale="weight_scale_inv", block=32)),
+    "auto_round": Scheme(_AUTO_ROUND, gptq()),
+    "auto_round_awq": Scheme(_AUTO_ROUND | {"packing_format": "auto_round:auto_awq"}, awq),
     "fp8_channels": Scheme({"quant_method": "fbgemm_fp8"}, fp8(scale="weight_scale")),
     "ct_int4": Scheme(_compressed("pack-quantized"), packed_ints(bits=4, group=32)),
     "ct_int4_zeros": Scheme(_compressed("pack-quantized"), packed_ints(bits=4, group=64, zeros=True)),

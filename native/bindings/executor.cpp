@@ -40,7 +40,7 @@ using IntTable = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::devic
 
 using ValueRow = std::tuple<std::string, int64_t, int64_t>;
 using WeightRow = std::tuple<std::string, int64_t, int64_t, ConstBytes>;
-using KvRow = std::tuple<Bytes, Bytes, int, int>;
+using KvRow = std::tuple<Bytes, Bytes, int, int, std::string, ConstFloats>;  // the last: factors of balance, or none
 using AdapterRow = std::tuple<int, int, double, ConstBytes, ConstBytes>;
 using StateRow = std::tuple<Bytes, int64_t>;
 using InstructionRow = std::tuple<std::string, std::vector<int>, std::vector<int>, std::vector<int>, std::vector<int>,
@@ -72,7 +72,7 @@ headrace::KvType kv_type_of(const std::string& name) {
 class BoundExecutor {
  public:
   BoundExecutor(Pool& pool, Bytes arena, const std::vector<ValueRow>& values, std::vector<WeightRow> weights,
-                std::vector<ConstFloats> constants, std::vector<KvRow> kv, const std::string& kv_type,
+                std::vector<ConstFloats> constants, std::vector<KvRow> kv,
                 std::vector<StateRow> states, int max_tokens, int max_rows,
                 const std::vector<InstructionRow>& instructions, bool poison)
       : arena_(std::move(arena)), weights_(std::move(weights)), constants_(std::move(constants)), kv_(std::move(kv)),
@@ -93,9 +93,13 @@ class BoundExecutor {
     for (const ConstFloats& data : constants_) {
       program.constants.push_back({data.data(), static_cast<int64_t>(data.size())});
     }
-    for (const auto& [k, v, kv_heads, head_dim] : kv_) {
+    for (const auto& [k, v, kv_heads, head_dim, type, balance] : kv_) {
       uint8_t* values = v.size() == 0 ? nullptr : v.data();
-      program.kv.push_back({kv_type_of(kv_type), kv_heads, head_dim, k.data(), values});
+      if (balance.size() != 0 && static_cast<int64_t>(balance.size()) != int64_t{2} * kv_heads * head_dim) {
+        throw std::invalid_argument("factors of balance are two for each number of a key");
+      }
+      program.kv.push_back({kv_type_of(type), kv_heads, head_dim, k.data(), values,
+                            balance.size() == 0 ? nullptr : balance.data()});
       program.kv_bytes.emplace_back(static_cast<int64_t>(k.size()), static_cast<int64_t>(v.size()));
     }
     for (const auto& [data, width] : states_) {
@@ -280,10 +284,10 @@ void bind_executor(nb::module_& m) {
       .def_ro("plain_seconds", &headrace::MultiStepResult::plain_seconds);
   nb::class_<BoundExecutor>(m, "Executor", "Runs a program; see native/ops.inl for the instructions.")
       .def(nb::init<Pool&, Bytes, const std::vector<ValueRow>&, std::vector<WeightRow>, std::vector<ConstFloats>,
-                    std::vector<KvRow>, const std::string&, std::vector<StateRow>, int, int,
+                    std::vector<KvRow>, std::vector<StateRow>, int, int,
                     const std::vector<InstructionRow>&, bool>(),
            "pool"_a, "arena"_a.noconvert(), "values"_a, "weights"_a.noconvert(), "constants"_a.noconvert(),
-           "kv"_a.noconvert(), "kv_type"_a, "states"_a.noconvert(), "max_tokens"_a, "max_rows"_a, "instructions"_a, "poison"_a = false,
+           "kv"_a.noconvert(), "states"_a.noconvert(), "max_tokens"_a, "max_rows"_a, "instructions"_a, "poison"_a = false,
            nb::keep_alive<1, 2>())
       .def("run", &BoundExecutor::run, "tokens"_a.noconvert(), "positions"_a.noconvert(), "slots"_a.noconvert(),
            "query_starts"_a.noconvert(), "lengths"_a.noconvert(), "block_tables"_a.noconvert(), "rows"_a.noconvert(),

@@ -68,10 +68,15 @@ static void attend_block(const Tile& tile, const Scratch& s, Block<T> block, con
 
 // Row `row` of the tile's queries: scaled, rotated where keys are, as factors, padded with zeros.
 template <typename T>
-static inline void prepare_query(const float* from, int dim, int stride, float scale, bool coded, float* queries, int row) {
+static inline void prepare_query(const float* from, const KvLayer& kv, int64_t head, int stride, float scale, float* queries, int row) {
   float mixed[kMaxHeadDim];
-  if (coded) {
+  const int dim = kv.head_dim;
+  if (is_coded(kv.type)) {
     memcpy(mixed, from, static_cast<size_t>(dim) * sizeof(float));
+    if (kv.balance != nullptr) {
+      const float* factors = kv.balance + (kv.kv_heads + head) * dim;
+      for (int d = 0; d < dim; ++d) mixed[d] *= factors[d];
+    }
     mix_dimensions(mixed, dim);
     from = mixed;
   }
@@ -102,7 +107,7 @@ static void attend_tile(const Item& item, const Tile* after, const Scratch& s) {
   };
   const int first_block = tile.first_key / kBlock, last_block = tile.last_key / kBlock;
   for (int row = 0; row < tile.rows; ++row) {
-    prepare_query<T>(item.q + head_of(row) * dim, dim, stride, args.scale, coded, s.q, row);
+    prepare_query<T>(item.q + head_of(row) * dim, args.kv, tile.kv_head, stride, args.scale, s.q, row);
     for (int d = 0; d < stride; ++d) s.out[row * stride + d] = 0.0f;
     // A sink is the first score of its row: the highest so far, with weight e^0.
     s.top[row] = args.sinks == nullptr ? -INFINITY

@@ -115,6 +115,10 @@ static inline void write_codes(const KvLayer& kv, Part part, int64_t slot, int32
                   (slot / kPageTokens * kv.kv_heads + head) * page_bytes(kv.type, part, dim);
   float mixed[kMaxHeadDim];
   memcpy(mixed, x, static_cast<size_t>(dim) * sizeof(float));
+  if (part == Part::keys && kv.balance != nullptr) {
+    const float* factors = kv.balance + static_cast<int64_t>(head) * dim;
+    for (int32_t d = 0; d < dim; ++d) mixed[d] *= factors[d];
+  }
   mix_dimensions(mixed, dim);
   uint8_t codes[kMaxHeadDim];
   const bool whole = number_bits(kv.type, part) == 8;

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from invocation import Outcome
 
+from tiny import convertible_model
+
 FEW = ("--windows", "2", "--window", "256", "--greedy", "0", "--json")
 
 
@@ -37,7 +39,13 @@ def test_gptq_loses_a_third_of_rounding_at_the_same_size(
     ("flags", "message"),
     [
         (["--quantization", "q8_0", "--method", "gptq"], "q8_0 is not calibrated"),
-        (["--quantization", "q4_0", "--method", "awq"], "use rtn or gptq"),
+        (["--to", "q4_0", "--method", "awq"], "awq is not built"),
+        (["--to", "q4_0", "--method", "exl"], "use rtn or gptq"),
+        (["--to", "q4_0", "--method", "gptq", "--imatrix", "x"], "weighs plain rounding"),
+        (["--to", "q4_0", "--save-imatrix", "x"], "needs a calibration"),
+        (["--to", "q4_0", "--imatrix", "/nowhere/x"], "/nowhere/x cannot be read"),
+        (["--to", "q4_0", "--bits", "4.0", "--windows", "1"], "token table and output included"),
+        (["--to", "bf16", "--kv-bits", "3.5", "--windows", "1"], "3 bits mini has a KL divergence"),
         (["--quantization", "q4_0", "--method", "rtn", "--calibrate", "x"], "rtn reads no text"),
         (["--quantization", "q4_0", "--calibrate", "/nowhere/x.txt"], "/nowhere/x.txt cannot be read"),
     ],
@@ -47,3 +55,30 @@ def test_what_cannot_be_is_refused(
 ) -> None:
     outcome = inside("quantize", "mini", str(tmp_path / "x.gguf"), *flags)
     assert outcome.code == 2 and message in outcome.stderr
+
+
+def test_w8a8_is_read_back(inside: Callable[..., Outcome], tmp_path: Path) -> None:
+    """Codes with a sign, and a config that says that inputs are rounded too."""
+    outcome = inside("quantize", "mini", str(tmp_path / "out"), "--to", "w8a8", "--json")
+    assert outcome.code == 0, outcome.stderr
+    assert 0 < json.loads(outcome.stdout)["quality"]["kl"]["mean"] < 0.001
+    settings = json.loads((tmp_path / "out" / "config.json").read_text())["quantization_config"]
+    assert settings["format"] == "int-quantized"
+    assert settings["config_groups"]["group_0"]["input_activations"]["strategy"] == "token"
+
+
+def test_bits_and_the_importance_matrix(inside: Callable[..., Outcome], tmp_path: Path) -> None:
+    model, losses = str(convertible_model(tmp_path)), list[float]()
+    for flags in (
+        ["--method", "gptq", "--calibrate", "builtin", "--save-imatrix", str(tmp_path / "im.gguf")],
+        ["--imatrix", str(tmp_path / "im.gguf")],
+        ["--bits", "15"],
+        [],
+    ):
+        file = tmp_path / f"{len(losses)}.gguf"
+        outcome = inside("quantize", model, str(file), "--to", "q4_0", "--windows", "2", *flags, "--json")
+        assert outcome.code == 0, outcome.stderr
+        losses.append(json.loads(outcome.stdout)["quality"]["kl"]["mean"])
+    assert losses[2] < losses[3]
+    assert (tmp_path / "2.gguf").stat().st_size > (tmp_path / "3.gguf").stat().st_size
+    assert (tmp_path / "1.gguf").read_bytes() != (tmp_path / "3.gguf").read_bytes()

@@ -66,7 +66,7 @@ def test_quantized_plans_are_smaller() -> None:
         prepared.checkpoint.close()
         plans[weights] = prepared.plan
     assert plans["int4"].weights_bytes < plans["int8"].weights_bytes < plans["keep"].weights_bytes
-    assert plans["int4"].weight_bytes_per_token < 0.35 * plans["keep"].weight_bytes_per_token
+    assert plans["int4"].weight_bytes_per_token < 0.38 * plans["keep"].weight_bytes_per_token
 
 
 def test_memory_for_keys_and_values_follows_the_options() -> None:

@@ -72,6 +72,11 @@ def test_experts_of_gpt_oss_become_rows_of_one_matrix(tmp_path: Path) -> None:
         ({"quant_method": "gptq", "bits": 3}, "GPTQ with 3 bits.*4 bits"),
         ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}, "GPTQ format 'marlin'"),
         ({"quant_method": "gptq", "bits": 4, "dynamic": {"+:.*down.*": {"bits": 8}}}, "'dynamic'"),
+        ({"quant_method": "auto-round", "bits": 4, "packing_format": "auto_round:x"}, "packed as"),
+        (
+            {"quant_method": "auto-round", "bits": 4, "extra_config": {"a.b": {"bits": 8}}},
+            "'a.b' bits or groups of its own",
+        ),
         ({"quant_method": "awq", "version": "gemv"}, "AWQ of the version 'gemv'.*'gemm'"),
         ({"quant_method": "compressed-tensors", "format": "marlin-24"}, "format 'marlin-24'"),
     ],

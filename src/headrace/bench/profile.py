@@ -12,8 +12,9 @@ from msgspec import Struct
 from headrace import _native
 from headrace.bench.workload import Workload, prepare_workload
 from headrace.errors import UsageError
+from headrace.executors.kv_layers import KvLayers, KvType, layer_types
 from headrace.executors.machine_limits import Limits, machine_limits
-from headrace.executors.native import KvType, NativeExecutor, cache_bytes
+from headrace.executors.native import NativeExecutor, cache_bytes
 from headrace.kv.pages import pages_for
 from headrace.loading.engine_parts import load_weights, make_executor
 from headrace.loading.loader import usable_cores
@@ -73,7 +74,7 @@ def bench_profile(
         pool = _native.Pool(threads)
         executor = make_executor(prepared, options, pool, load_weights(prepared, options, pool))
     assert isinstance(executor, NativeExecutor)
-    counter = _Counter(executor.program, prepared.wanted, prepared.plan.kv_type)
+    counter = _Counter(executor.program, prepared.wanted, prepared.plan.kv_type, prepared.kv)
     chunk = min(workload.prompt, options.max_batch_tokens)
     progress("filling keys and values")
     _fill(executor, workload, chunk)
@@ -159,11 +160,13 @@ def _profile(
 class _Counter:
     """Counts the bytes and operations that instructions need."""
 
-    def __init__(self, program: Program, wanted: tuple[WeightSpec, ...], kv_type: KvType) -> None:
+    def __init__(
+        self, program: Program, wanted: tuple[WeightSpec, ...], kv_type: KvType, kv: KvLayers | None
+    ) -> None:
         self._shares: Mapping[str, float] = shares_per_token(program)
         self._wanted = {weight.name: weight for weight in wanted}
         self._program = program
-        self._kv_type: KvType = kv_type
+        self._kv_types = dict(zip(program.caches, layer_types(program, kv_type, kv), strict=True))
         self._kv_format = "f32" if kv_type == "f32" else "bf16"  # codes are unpacked to bf16
 
     def label(self, instruction: Instruction) -> str:
@@ -219,7 +222,7 @@ class _Counter:
         for length, count in zip(lengths, new, strict=True):
             keys_read += min(length, window + count - 1)
             seen += sum(min(keys, window) for keys in range(length - count + 1, length + 1))
-        key_bytes = sum(cache_bytes(cache, self._program, self._kv_type))
+        key_bytes = sum(cache_bytes(cache, self._program, self._kv_types[cache]))
         heads = int(q.shape[1]) // attend.attr("head_dim")
         per_key = 2.0 * heads * (attend.attr("head_dim") + attend.attr("value_dim"))
         return _Work(keys_read * key_bytes, seen * per_key, self._kv_format)

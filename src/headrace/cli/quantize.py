@@ -3,36 +3,44 @@
 from __future__ import annotations
 
 import shutil
+from math import prod
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import typer
 from msgspec import to_builtins
 from msgspec.structs import asdict, replace
 
 from headrace.bench.quality.gate import QualityGate
+from headrace.bench.quality.kv_calibration import calibrate_kv
 from headrace.bench.quality.own_text import TextOrder, own_text
 from headrace.cli.compression import check_out, measured, print_quality, staged
 from headrace.cli.fetching import fetch
 from headrace.cli.flags import takes_settings
 from headrace.cli.terminal import JsonFlag, note, print_json, print_table, progress_bar, size, status
 from headrace.cli.text_input import read_text
-from headrace.compress.calibrate import CalibrationOrder
+from headrace.compress.allocation import MatrixCandidate, choose, losses_of, mean_bits
+from headrace.compress.calibrate import CalibrationOrder, observe_inputs
 from headrace.compress.calibrate import calibrate as calibrate_checkpoint
+from headrace.compress.gptq import Moments, weighted
 from headrace.compress.grids import grid_for
+from headrace.compress.imatrix import read_imatrix, write_imatrix
 from headrace.config.settings import Settings
 from headrace.errors import QualityBelowBound, UsageError
 from headrace.loading.export import Export
 from headrace.loading.loader import usable_cores
+from headrace.loading.model_record import ModelRecord, write_record
 from headrace.loading.options import engine_options
 from headrace.loading.text_assets import served_name
-from headrace.ops.value import Ints
+from headrace.ops.value import Array, Ints
 from headrace.weights.checkpoint import open_checkpoint
 from headrace.weights.gguf import export as gguf_export
 from headrace.weights.gguf.pre_tokenizers import OWN
 from headrace.weights.hub.resolver import resolve
+from headrace.weights.quant_types.block_type import Bytes, Floats
 from headrace.weights.safetensors import export as safetensors_export
-from headrace.weights.tensor_output import ClassReport
+from headrace.weights.tensor_output import ClassReport, Converter
 
 HELP = f"""Convert a model to another weight type. Writes a GGUF file if OUT ends in .gguf, else a folder.
 
@@ -48,6 +56,10 @@ of 32), q4_0, q4_k and q5_k. A run that was killed goes on where it was.
 What is written is measured against IN before it takes its place, and the figures go into its card and
 headrace.json. --max-kl refuses what is worse: exit code 1, and nothing is written.
 
+--kv-balance finds factors on the same text that make keys lose less as codes (--kv-cache-dtype int8, k8v4 and
+int4); --kv-bits 6 also which layers keep 4 and which 8 bits (--kv-cache-dtype mixed). Both go into
+headrace.json, the weights stay as they are.
+
 \b
 Examples:
   headrace quantize mini mini.gguf --quantization q8_0
@@ -57,22 +69,38 @@ Examples:
   headrace quantize mini mini-q4.gguf --quantization q4_0 --max-kl 0.02
 """
 METHODS = ("rtn", "gptq")
+_AWQ = (
+    "--method awq is not built: at equal bits it loses twice what gptq does (compared on mini); use gptq."
+    " Files that AWQ made are read as they are"
+)
 WINDOW_TOKENS = 512
 CALIBRATION_SEED = 1_000_003
 """Not that of `bench quality`: a model is not measured on the text that it was calibrated on."""
-CALIBRATED_TYPES = ("int4", "q4_0", "q4_k", "q5_k")
+CALIBRATED_TYPES = ("int4", "w4a16", "q4_0", "q4_k", "q5_k")
 
 
 @takes_settings("threads", "offline")
 def command(
     source: Annotated[str, typer.Argument(metavar="IN", help="Folder, x.gguf, OWNER/NAME or bundled model.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="x.gguf, or a folder.")],
-    quantization: Annotated[str, typer.Option(help="Weight type.", metavar="TYPE")],
+    quantization: Annotated[str, typer.Option("--to", "--quantization", help="Weight type.", metavar="TYPE")],
     method: Annotated[
         str | None,
         typer.Option(help="rtn: to the nearest; gptq: on a text [default: rtn, gptq with --calibrate]."),
     ] = None,
-    calibrate: Annotated[Path | None, typer.Option(help="The text for gptq, UTF-8.")] = None,
+    calibrate: Annotated[
+        Path | None, typer.Option(help="The text for gptq, UTF-8; builtin: IN writes one.", metavar="FILE")
+    ] = None,
+    imatrix: Annotated[
+        Path | None, typer.Option(help="Importance matrix of llama.cpp (GGUF) to weigh errors by.")
+    ] = None,
+    save_imatrix: Annotated[
+        Path | None, typer.Option(help="Also write the importance matrix of the calibration text.")
+    ] = None,
+    bits: Annotated[
+        float | None,
+        typer.Option(help="Mean bits of a weight: more for matrices that lose most, as measured (GGUF)."),
+    ] = None,
     windows: Annotated[int, typer.Option(min=1, max=4096, help="Windows of 512 tokens to read.")] = 32,
     max_kl: Annotated[
         float | None, typer.Option(min=0.0, help="Write nothing if the mean KL divergence is higher.")
@@ -80,6 +108,13 @@ def command(
     measure_text: Annotated[
         Path | None, typer.Option(help="The text to measure on, UTF-8 [default: IN writes one].")
     ] = None,
+    kv_bits: Annotated[
+        float | None,
+        typer.Option(help="Mean bits of keys and values: find each layer's, for --kv-cache-dtype mixed."),
+    ] = None,
+    kv_balance: Annotated[
+        bool, typer.Option("--kv-balance", help="Calibrate keys, so that codes of them lose less.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace OUT if it exists.")] = False,
     json: JsonFlag = False,
     *,
@@ -88,12 +123,15 @@ def command(
     """Convert; see HELP."""
     out = out.expanduser().absolute()
     is_gguf = out.suffix == ".gguf"
+    builtin = calibrate is not None and str(calibrate) == "builtin"
     known = tuple(gguf_export.FILE_TYPES) if is_gguf else safetensors_export.TYPES
     if quantization.lower() not in known:
         kind = "a GGUF file" if is_gguf else "a folder"
         raise UsageError(f"--quantization {quantization} cannot be written to {kind}: use {', '.join(known)}")
     is_calibrated = _is_calibrated(method, calibrate, quantization.lower())
-    text = None if calibrate is None else read_text(str(calibrate))
+    _check_extras(imatrix, save_imatrix, bits, is_gguf=is_gguf, is_calibrated=is_calibrated)
+    text = None if calibrate is None or builtin else read_text(str(calibrate))
+    weights_of = None if imatrix is None else read_imatrix(imatrix.expanduser())
     order = QualityGate(
         reference=source,
         options=engine_options(settings),
@@ -104,13 +142,16 @@ def command(
     fetch(source, settings)
     path = resolve(source, offline=settings.offline)
     check_out(out, path, force=force)
-    tokens = _windows(source, settings, text, windows) if is_calibrated else None
+    wants_kv = kv_balance or kv_bits is not None
+    wants_text = is_calibrated or wants_kv or bits is not None
+    read = _windows(source, settings, text, windows) if wants_text else None
+    tokens, kv = read if is_calibrated else None, read if wants_kv else None
     work = out.with_name(f".{out.name}.calibration")
     made = {
         "from": served_name(source, path),
         "weights": quantization.lower(),
-        "method": "gptq" if is_calibrated else "rtn",
-        "calibrated on": "" if tokens is None else "its own text" if calibrate is None else calibrate.name,
+        "method": "gptq" if is_calibrated else "rtn" if imatrix is None else f"imatrix {imatrix.name}",
+        "calibrated on": "" if read is None else "its own text" if text is None else str(calibrate),
     }
     with open_checkpoint(path) as checkpoint, staged(out) as staging:
         export = Export(
@@ -120,10 +161,22 @@ def command(
             type=quantization.lower(),
             threads=settings.threads or usable_cores(),
         )
+        if bits is not None:
+            assert read is not None
+            export = _mixed(export, read, bits)
         if tokens is not None:
-            export = _calibrated(export, tokens, work, is_gguf=is_gguf)
+            sums = None if save_imatrix is None else dict[str, Moments]()
+            export = _calibrated(export, tokens, work, sums, is_gguf=is_gguf)
+            if save_imatrix is not None and sums is not None:
+                _save_imatrix(export, save_imatrix.expanduser(), sums, tokens, made["calibrated on"])
+        if weights_of is not None:
+            export = _weighted(export, weights_of)
         with progress_bar(f"writing {out.name}") as progress:
             lines = export.to_gguf(staging, progress) if is_gguf else export.to_folder(staging, progress)
+        if kv is not None:
+            with progress_bar("calibrating keys and values", unit="forms") as progress:
+                layers = calibrate_kv(staging, order.options, kv, kv_bits, progress)
+            write_record(staging, ModelRecord(kv=layers))
         try:
             report = measured(staging, out, {key: value for key, value in made.items() if value}, order)
         except QualityBelowBound:
@@ -143,6 +196,8 @@ def command(
 
 
 def _is_calibrated(method: str | None, calibrate: Path | None, type: str) -> bool:
+    if method == "awq":
+        raise UsageError(_AWQ, param="method")
     if method not in (None, *METHODS):
         raise UsageError(f"--method is {method}: use {' or '.join(METHODS)}", param="method")
     if method == "rtn" and calibrate is not None:
@@ -166,12 +221,84 @@ def _windows(source: str, settings: Settings, text: str | None, most: int) -> In
         ).windows.tokens
 
 
-def _calibrated(export: Export, tokens: Ints, work: Path, *, is_gguf: bool) -> Export:
+def _check_extras(
+    imatrix: Path | None, save: Path | None, bits: float | None, *, is_gguf: bool, is_calibrated: bool
+) -> None:
+    if imatrix is not None and (is_calibrated or not is_gguf):
+        raise UsageError(
+            "--imatrix weighs plain rounding into GGUF: leave --method gptq out, and let OUT end in .gguf",
+            param="imatrix",
+        )
+    if save is not None and not (is_calibrated and is_gguf):
+        raise UsageError(
+            "--save-imatrix needs a calibration into GGUF: --method gptq, and an OUT that ends in .gguf",
+            param="save_imatrix",
+        )
+    if bits is not None and not is_gguf:
+        raise UsageError("--bits mixes types of GGUF: let OUT end in .gguf", param="bits")
+
+
+def _mixed(export: Export, tokens: Ints, bits: float) -> Export:
+    """With types for matrices that lose most, within the budget."""
+    gguf = export.gguf(Converter(1))
+    outputs = gguf.outputs()
+    count = sum(prod(one.shape) for one in outputs if len(one.shape) > 1)
+    least = mean_bits(outputs)
+    choose({}, bits, least, count)  # refuses a budget before the text is read
+    grids = grid_for(replace(export, calibrated=True), is_gguf=True)
+    names = frozenset(name for name in export.checkpoint.tensors if grids(name) is not None)
+    candidates: dict[str, MatrixCandidate] = {}
+
+    def seen(name: str, weight: Array, moments: Moments) -> None:
+        candidates[name] = losses_of(weight, moments, gguf.type_of(name))
+
+    with progress_bar("measuring losses", unit="matrices") as progress:
+        observe_inputs(export.checkpoint, tokens, names, seen, progress)
+    return replace(export, types=choose(candidates, bits, least, count))
+
+
+def _weighted(export: Export, importance: dict[str, Floats]) -> Export:
+    """With the matrices rounded whose inputs are known, each block by itself."""
+    gguf, ready, missing = export.gguf(Converter(1)), dict[str, Bytes](), list[str]()
+    grids = grid_for(replace(export, calibrated=True), is_gguf=True)
+    names = [name for name in export.checkpoint.tensors if grids(name) is not None]
+    with progress_bar("rounding", unit="matrices") as progress:
+        for done, name in enumerate(names):
+            progress(done, len(names))
+            stored, expert = gguf.stored_name(name)
+            found, grid = importance.get(stored), grids(name)
+            if found is None or grid is None:
+                missing.append(stored)
+                continue
+            row = found if found.ndim == 1 else found[expert or 0]
+            ready[name] = weighted(export.checkpoint.float32(name), row, grid, name=name).data
+    if not ready:
+        raise UsageError("the importance matrix has none of this model's tensors", param="imatrix")
+    if missing:
+        note(f"{len(missing)} matrices are not in the importance matrix: {missing[0]} …")
+    return replace(export, calibrated=True, ready=ready)
+
+
+def _save_imatrix(export: Export, file: Path, sums: dict[str, Moments], tokens: Ints, source: str) -> None:
+    gguf = export.gguf(Converter(1))
+    named = {gguf.stored_name(name)[0]: values for name, values in sums.items()}
+    write_imatrix(file, named, tokens.size, source, tokens.shape[1])
+    note(f"wrote {file}")
+
+
+def _calibrated(
+    export: Export, tokens: Ints, work: Path, sums: dict[str, Moments] | None, *, is_gguf: bool
+) -> Export:
+    def observe(name: str, moments: Moments) -> None:
+        if sums is not None:
+            sums[name] = np.diag(moments).copy()
+
     order = CalibrationOrder(
         windows=tokens,
         grid_of=grid_for(export := replace(export, calibrated=True), is_gguf=is_gguf),
-        type=f"{'gguf' if is_gguf else 'folder'} {export.type}",
+        type=f"{'gguf' if is_gguf else 'folder'} {export.type} {sorted(export.types.items())}",
         work=work,
+        observe=observe,
     )
     with progress_bar("calibrating", unit="matrices") as progress:
         found = calibrate_checkpoint(export.checkpoint, order, progress)

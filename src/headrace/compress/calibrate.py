@@ -31,12 +31,13 @@ _VERSION = 1
 class CalibrationOrder(Struct, frozen=True, kw_only=True):
     """Windows [N, L] of tokens; the grid of each matrix by its name in the checkpoint, None where it is not
     to be rounded; a name for `type`, and the folder in which finished matrices are kept, so that a run that
-    was killed goes on."""
+    was killed goes on. `observe` is told of the second moments of each matrix' inputs."""
 
     windows: Ints
     grid_of: Callable[[str], Grid | None]
     type: str
     work: Path
+    observe: Callable[[str, Moments], None] | None = None
 
 
 class Calibrated(Struct, frozen=True):
@@ -69,6 +70,8 @@ def calibrate(
     def round_(name: str, moments: Moments) -> Array:
         grid = wanted[name]
         progress(len(found), len(targets))
+        if order.observe is not None:
+            order.observe(name, moments)
         data, loss = kept.read(name)
         if data is None:
             rounded = gptq(weights.float32(name), moments, grid, name=name)
@@ -82,6 +85,30 @@ def calibrate(
         walk(program, weights, order.windows, targets, round_)
     progress(len(targets), len(targets))
     return Calibrated(found, losses, tuple(sorted(set(wanted) - targets)))
+
+
+def observe_inputs(
+    checkpoint: CheckpointReader,
+    windows: Ints,
+    names: frozenset[str],
+    seen: Callable[[str, Array, Moments], None],
+    progress: Callable[[int, int], None],
+) -> None:
+    """Tell `seen` of every matrix of `names` that a linear layer has, its numbers and the second moments of
+    its inputs; nothing is rounded."""
+    program = verify(record(find_model(config_with_ties(checkpoint)).define))
+    weights, targets, done = ProgramWeights(checkpoint, program), _targets(program, set(names)), [0]
+
+    def look(name: str, moments: Moments) -> Array:
+        progress(done[0], len(targets))
+        done[0] += 1
+        values = weights.float32(name)
+        seen(name, values, moments)
+        return values
+
+    if targets:
+        walk(program, weights, windows, targets, look)
+    progress(len(targets), len(targets))
 
 
 def _targets(program: Program, wanted: set[str]) -> frozenset[str]:

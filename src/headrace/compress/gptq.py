@@ -63,7 +63,30 @@ def gptq(weight: Floats, hessian: Moments, grid: Grid, *, name: str) -> Rounded:
             columns[:, j + 1 :] -= np.outer(errors[:, j], inner[j, j + 1 :])
         rest[:, end:] -= errors @ factor[start:end, end:]
         blocks.append((fitted, codes))
-    return Rounded(grid.pack(blocks), values, _loss(weight, values, hessian))
+    return Rounded(grid.pack(blocks), values, product_loss(weight, values, hessian))
+
+
+def weighted(weight: Floats, importance: Floats, grid: Grid, *, name: str) -> Rounded:
+    """Round each block by itself, squared errors weighed by `importance` [k] (mean squares of the inputs)."""
+    if not np.isfinite(weight).all():
+        raise CorruptFile(f"tensor {name} has weights that are no finite numbers: fetch the checkpoint again")
+    if importance.shape != weight.shape[1:]:
+        raise CorruptFile(
+            f"the importance matrix has {importance.shape} inputs for {name}, which has {weight.shape[1:]}:"
+            " it is of another model"
+        )
+    scaled = np.maximum(importance / (importance.max() or 1.0), _LEAST_IMPORTANCE).astype(np.float32)
+    blocks: list[tuple[Fitted, Floats]] = []
+    for start in range(0, weight.shape[1], grid.block):
+        columns = np.ascontiguousarray(weight[:, start : start + grid.block], np.float32)
+        fitted = grid.fit(columns, scaled[start : start + grid.block])
+        codes = np.stack([fitted.codes(j, columns[:, j]) for j in range(grid.block)], axis=1)
+        blocks.append((fitted, codes))
+    data = grid.pack(blocks)
+    values = grid.unpack(data)
+    whole = float((np.square(weight) * scaled).sum()) or 1.0
+    error = float((np.square(weight - values) * scaled).sum()) / whole
+    return Rounded(data, values, error)
 
 
 def inverse_factor(hessian: Moments) -> Floats:
@@ -85,7 +108,8 @@ def inverse_factor(hessian: Moments) -> Floats:
                 raise
 
 
-def _loss(weight: Floats, values: Floats, hessian: Moments) -> float:
+def product_loss(weight: Floats, values: Floats, hessian: Moments) -> float:
+    """The squared error of a matrix' products, as a share of their own squares."""
     difference = (weight - values).astype(np.float64)
     whole = float(((weight.astype(np.float64) @ hessian) * weight).sum())
     return float(((difference @ hessian) * difference).sum()) / whole if whole else 0.0

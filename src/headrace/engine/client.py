@@ -14,6 +14,7 @@ from headrace.engine.adapters import AdapterInfo
 from headrace.engine.pacing import PaceOptions
 from headrace.engine.request import EngineRequest, EventCallback, RequestHandle
 from headrace.errors import Overloaded
+from headrace.executors.kv_layers import KvType
 from headrace.sampling.params import SamplingParams
 from headrace.tokenization.tokenizer import Tokenizer
 from headrace.weights.head import Head, TaskName
@@ -138,7 +139,7 @@ class MemoryPlan(Struct, frozen=True, kw_only=True):
     """
 
     context: int
-    kv_type: Literal["f32", "bf16", "int8", "k8v4", "int4"]
+    kv_type: KvType
     weights_bytes: int
     kv_bytes: int
     state_bytes: int

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +11,7 @@ from headrace import _native
 from headrace.errors import ProgramError
 from headrace.executors.adapters import Adapter, packed_a, packed_b
 from headrace.executors.executor import NO_DRAFTS, DraftPlan, ExecutorLimits
+from headrace.executors.kv_layers import KV_BITS, KvLayers, KvType, LayerType, layer_types
 from headrace.executors.lowering import Lowering
 from headrace.ops.value import Array, Ints, Value
 from headrace.program.fuse import fuse
@@ -21,15 +21,8 @@ from headrace.program.step import Step
 from headrace.sampling.sampler import Sampler, SamplerState
 from headrace.weights.packing.packed_weights import PackedWeight
 
-KvType = Literal["f32", "bf16", "int8", "k8v4", "int4"]
-_KV_BITS: dict[KvType, tuple[int, int]] = {
-    "f32": (32, 32),
-    "bf16": (16, 16),
-    "int8": (8, 8),
-    "k8v4": (8, 4),
-    "int4": (4, 4),
-}
 AdapterRow = tuple[int, int, float, NDArray[np.uint8], NDArray[np.uint8]]
+NO_FACTORS = np.zeros(0, np.float32)
 _SCALE_BYTES = 2  # of a token's key in a head, and of its value
 
 # Short texts use only the beginning of every layer's keys and values. With huge pages a single token
@@ -53,6 +46,7 @@ class NativeExecutor:
         *,
         pool: _native.Pool,
         kv_type: KvType,
+        kv: KvLayers | None = None,
         poison: bool = False,
     ) -> None:
         self.capacity = capacity
@@ -66,8 +60,12 @@ class NativeExecutor:
             [(place.rows, place.columns, place.offset) for place in places],
             [_weight(matrices[name]) for name in lowering.matrices],
             lowering.constants,
-            [_kv_memory(cache, program, capacity, kv_type) for cache in program.caches],
-            kv_type,
+            [
+                _kv_memory(cache, program, capacity, type, NO_FACTORS if kv is None else kv.factors(index))
+                for index, (cache, type) in enumerate(
+                    zip(program.caches, layer_types(program, kv_type, kv), strict=True)
+                )
+            ],
             [_state_memory(state, capacity) for state in program.states],
             capacity.max_tokens,
             capacity.max_rows,
@@ -157,20 +155,21 @@ def _arrays(step: Step) -> tuple[Ints, Ints, Ints, Ints, Ints, Ints, Ints, Ints,
 
 def is_coded(kv_type: KvType) -> bool:
     """True if keys and values are kept as codes of fewer bits, with scales."""
-    return _KV_BITS[kv_type][1] < 16
+    return kv_type == "mixed" or KV_BITS[kv_type][1] < 16
 
 
-def kv_bytes_per_page(program: Program, kv_type: KvType, page_tokens: int) -> int:
+def kv_bytes_per_page(program: Program, kv_type: KvType, page_tokens: int, kv: KvLayers | None = None) -> int:
     """Bytes of keys and values per page, summed over all layers."""
-    return page_tokens * sum(sum(cache_bytes(cache, program, kv_type)) for cache in program.caches)
+    types = layer_types(program, kv_type, kv)
+    layers = zip(program.caches, types, strict=True)
+    return page_tokens * sum(sum(cache_bytes(cache, program, type)) for cache, type in layers)
 
 
-def cache_bytes(cache: Value, program: Program, kv_type: KvType) -> tuple[int, int]:
+def cache_bytes(cache: Value, program: Program, kv_type: LayerType) -> tuple[int, int]:
     """Bytes of a token's keys and of its values in one layer."""
     scales = int(cache.shape[1]) // _head_dim(cache, program) * _SCALE_BYTES if is_coded(kv_type) else 0
     k, v = (
-        int(width) * bits // 8 + scales
-        for width, bits in zip(cache.shape[1:], _KV_BITS[kv_type], strict=True)
+        int(width) * bits // 8 + scales for width, bits in zip(cache.shape[1:], KV_BITS[kv_type], strict=True)
     )
     return k, v
 
@@ -215,14 +214,14 @@ def _weight(packed: PackedWeight) -> tuple[str, int, int, np.ndarray]:
 
 
 def _kv_memory(
-    cache: Value, program: Program, capacity: ExecutorLimits, kv_type: KvType
-) -> tuple[np.ndarray, np.ndarray, int, int]:
+    cache: Value, program: Program, capacity: ExecutorLimits, kv_type: LayerType, factors: Array
+) -> tuple[np.ndarray, np.ndarray, int, int, str, Array]:
     width, head_dim = int(cache.shape[1]), _head_dim(cache, program)
     slots = capacity.page_count * capacity.page_tokens
     k, v = (
         _native.allocate(slots * size, _SHORT_TEXTS_BYTES) for size in cache_bytes(cache, program, kv_type)
     )
-    return k, v, width // head_dim, head_dim
+    return k, v, width // head_dim, head_dim, kv_type, factors if is_coded(kv_type) else NO_FACTORS
 
 
 def _state_memory(state: Value, capacity: ExecutorLimits) -> tuple[np.ndarray, int]:

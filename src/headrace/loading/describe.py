@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from headrace.engine.client import MemoryPlan
 from headrace.errors import OutOfMemory
+from headrace.executors.kv_layers import KvLayers
 from headrace.executors.machine_limits import Limits, machine_limits
 from headrace.executors.native import kv_bytes_per_page
 from headrace.kv.pages import PAGE_TOKENS
@@ -16,7 +17,7 @@ from headrace.loading.loader import usable_cores
 from headrace.loading.memory_plan import plan_memory
 from headrace.loading.model_card import license
 from headrace.loading.options import EngineOptions
-from headrace.loading.planned_model import model_of
+from headrace.loading.planned_model import kv_layers, model_of
 from headrace.loading.program_weights import ProgramWeights
 from headrace.loading.roofline import roofline
 from headrace.loading.text_assets import load_text_assets, served_name
@@ -92,10 +93,11 @@ def describe(name: str | None, options: EngineOptions, *, measure: bool = False)
         wanted = weight_specs(program, ProgramWeights(checkpoint, program), options, path)
         tokenizer, template = load_text_assets(path, checkpoint.metadata)
         encodes = model.pooling is not None
-        plan, problem = _plan(program, wanted, options, model.config.context, encodes)
+        kv = kv_layers(path, checkpoint, options)
+        plan, problem = _plan(program, wanted, options, model.config.context, encodes, kv)
         speed = None
         if plan is not None and not encodes:
-            speed = _speed(program, wanted, plan, options, measure)
+            speed = _speed(program, wanted, plan, kv, options, measure)
         stored = stored_classes(checkpoint)
         return ModelFacts(
             name=served_name(name, path),
@@ -123,10 +125,15 @@ def describe(name: str | None, options: EngineOptions, *, measure: bool = False)
 
 
 def _plan(
-    program: Program, wanted: tuple[WeightSpec, ...], options: EngineOptions, context: int, encodes: bool
+    program: Program,
+    wanted: tuple[WeightSpec, ...],
+    options: EngineOptions,
+    context: int,
+    encodes: bool,
+    kv: KvLayers | None,
 ) -> tuple[MemoryPlan | None, str | None]:
     try:
-        return plan_memory(program, wanted, options, context=context, encodes=encodes), None
+        return plan_memory(program, wanted, options, context=context, encodes=encodes, kv=kv), None
     except OutOfMemory as error:
         return None, error.message
 
@@ -146,12 +153,13 @@ def _speed(
     program: Program,
     wanted: tuple[WeightSpec, ...],
     plan: MemoryPlan,
+    kv: KvLayers | None,
     options: EngineOptions,
     measure: bool,
 ) -> Speed:
     limits = machine_limits(options.threads or usable_cores(), options.cache_dir, measure=measure)
     context = min(_STATED_CONTEXT, plan.context)
-    cached = kv_bytes_per_page(program, plan.kv_type, PAGE_TOKENS) / PAGE_TOKENS * context
+    cached = kv_bytes_per_page(program, plan.kv_type, PAGE_TOKENS, kv) / PAGE_TOKENS * context
     limit = roofline(program, wanted)
     return Speed(
         context=context,

@@ -62,7 +62,9 @@ def make_executor(
     if options.backend == "torch":
         return TorchExecutor(program, weights.floats, capacity)
     kv_type = prepared.plan.kv_type
-    return NativeExecutor(program, weights.matrices, weights.floats, capacity, pool=pool, kv_type=kv_type)
+    return NativeExecutor(
+        program, weights.matrices, weights.floats, capacity, pool=pool, kv_type=kv_type, kv=prepared.kv
+    )
 
 
 def make_speculation(

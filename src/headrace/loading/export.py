@@ -51,7 +51,8 @@ _DTYPES = {"f32": "float32", "f16": "float16"}  # as config.json says it; else b
 
 class Export(Struct, frozen=True, kw_only=True):
     """An open checkpoint found at `path`, and the type that its weights shall have. Where they are
-    `calibrated`, `ready` are the rows of matrices by name that were rounded on a text."""
+    `calibrated`, `ready` are the rows of matrices by name that were rounded on a text; `types` those that
+    have another type in GGUF."""
 
     checkpoint: CheckpointReader
     path: Path
@@ -60,6 +61,7 @@ class Export(Struct, frozen=True, kw_only=True):
     threads: int
     calibrated: bool = False
     ready: Mapping[str, Bytes] = {}
+    types: Mapping[str, str] = {}
 
     def gguf(self, converter: Converter) -> GgufExport:
         """How it becomes GGUF."""
@@ -72,6 +74,7 @@ class Export(Struct, frozen=True, kw_only=True):
             transposed=isinstance(model.config, DecoderConfig) and model.config.transposed,
             converter=converter,
             ready=self.ready,
+            types=self.types,
         )
 
     def folder(self, converter: Converter) -> SafetensorsExport:

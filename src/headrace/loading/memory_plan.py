@@ -10,8 +10,8 @@ import psutil
 from headrace.engine.client import MemoryPlan
 from headrace.errors import OutOfMemory, UsageError
 from headrace.executors.executor import ExecutorLimits
+from headrace.executors.kv_layers import KvLayers, KvType
 from headrace.executors.native import (
-    KvType,
     is_coded,
     kv_bytes_per_page,
     scratch_bytes,
@@ -38,20 +38,21 @@ def plan_memory(
     context: int,
     encodes: bool = False,
     draft_bytes: int = 0,
+    kv: KvLayers | None = None,
 ) -> MemoryPlan:
     """The memory of a model; OutOfMemory where that is more than there is.
 
     `context` is the model's own length; the options may lower it, but not raise it. `draft_bytes` are those
-    of its draft model. An encoder reads a text in one step, so that its steps are that long, and needs keys
-    and values of one step only.
+    of its draft model, `kv` what a calibration found for the model. An encoder reads a text in one step, so
+    that its steps are that long, and needs keys and values of one step only.
     """
     context = _context(options.max_model_len, context)
-    kv_type = _kv_type(program, options, wanted, encodes=encodes)
+    kv_type = _kv_type(program, options, wanted, kv, encodes=encodes)
     weights = predicted_bytes(wanted) + 4 * _vector_entries(program)
     step_tokens, step_rows = _step_size(options, context, encodes=encodes)
     activations = _activation_bytes(program, wanted, step_tokens, step_rows)
     states = state_bytes(program, options.max_num_seqs)
-    per_page = kv_bytes_per_page(program, kv_type, PAGE_TOKENS)
+    per_page = kv_bytes_per_page(program, kv_type, PAGE_TOKENS, kv)
     base = psutil.Process().memory_info().rss
     usable = _usable_bytes(options, base)
     free = usable - draft_bytes - weights - activations - states
@@ -139,7 +140,12 @@ def _context(asked: int | None, own: int) -> int:
 
 
 def _kv_type(
-    program: Program, options: EngineOptions, wanted: Sequence[WeightSpec], *, encodes: bool
+    program: Program,
+    options: EngineOptions,
+    wanted: Sequence[WeightSpec],
+    kv: KvLayers | None,
+    *,
+    encodes: bool,
 ) -> KvType:
     """The type of keys and values; UsageError for codes that the model or the backend cannot have. An encoder
     keeps nothing from step to step, so that codes would save nothing: it has another type then."""
@@ -147,6 +153,12 @@ def _kv_type(
     if asked != "auto" and not is_coded(asked):
         return asked
     if asked != "auto" and not encodes:
+        if asked == "mixed" and (kv is None or not kv.bits):
+            raise UsageError(
+                "kv_cache_dtype mixed needs bits for each layer, and this model has none: find them with"
+                " `headrace quantize IN OUT --kv-bits 6`, or use k8v4",
+                param="kv_cache_dtype",
+            )
         reason = uncoded_reason(program)
         if reason is not None or options.backend != "native":
             raise UsageError(

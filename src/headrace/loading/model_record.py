@@ -15,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headrace.errors import CorruptFile
+from headrace.executors.kv_layers import KvLayers
 from headrace.struct_types import thread_safe
 
 RECORD = "headrace.json"
@@ -66,14 +67,6 @@ class MeasuredForm(Struct, frozen=True, kw_only=True):
     source: str = ""
     bytes: int = 0
     tokens_per_s: float = 0.0
-
-
-class KvLayers(Struct, frozen=True):
-    """How keys and values are kept, found by calibration. Of each cache `bits` are those of keys and values;
-    `balance` multiplies rotated pairs of keys (and divides those of queries), for each head in turn."""
-
-    bits: tuple[tuple[int, int], ...] = ()
-    balance: tuple[tuple[float, ...], ...] = ()
 
 
 class ModelRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -15,10 +15,12 @@ from headrace.chat.templates.chat_template import ChatTemplate
 from headrace.engine.client import MemoryPlan
 from headrace.engine.speculative.draft_compatibility import check_pair
 from headrace.errors import UsageError
+from headrace.executors.kv_layers import KvLayers
 from headrace.executors.native import is_coded
 from headrace.loading.check_labels import check_labels
 from headrace.loading.free_memory import free_memory_bytes
 from headrace.loading.memory_plan import plan_memory
+from headrace.loading.model_record import read_cached, read_record
 from headrace.loading.options import EngineOptions
 from headrace.loading.program_weights import ProgramWeights
 from headrace.loading.text_assets import load_text_assets, served_name
@@ -64,6 +66,7 @@ class PlannedModel(Struct, frozen=True, kw_only=True):
     plan: MemoryPlan
     normalize: bool
     draft: PlannedModel | None = None  # where it has the same checkpoint: the model's own first layers
+    kv: KvLayers | None = None  # what a calibration found for keys and values
     fitted: Path | None = None  # the folder of a classifier on the vectors of this encoder
 
     def __enter__(self) -> Self:
@@ -85,8 +88,9 @@ class PlannedModel(Struct, frozen=True, kw_only=True):
             self.draft.close()
 
 
-def prepare(name: str | None, options: EngineOptions) -> PlannedModel:
-    """Everything up to the memory plan; the caller closes the checkpoint."""
+def prepare(name: str | None, options: EngineOptions, *, kv: KvLayers | None = None) -> PlannedModel:
+    """Everything up to the memory plan; the caller closes the checkpoint. `kv` is in the place of what the
+    model's record says of keys and values."""
     name = BUNDLED_DEFAULT if name is None else name
     folder = resolve(name, offline=options.offline)
     encoder = encoder_folder(folder, offline=options.offline)
@@ -98,7 +102,7 @@ def prepare(name: str | None, options: EngineOptions) -> PlannedModel:
         text = load_text_assets(folder, checkpoint.metadata)
         name = served_name(name, folder)
         if options.named_draft is None:
-            return prepare_checkpoint(checkpoint, options, name, folder, *text)
+            return prepare_checkpoint(checkpoint, options, name, folder, *text, kv=kv)
         draft = prepare_draft(options.named_draft, options, name, text[0])
         try:
             return prepare_checkpoint(checkpoint, options, name, folder, *text, draft=draft)
@@ -119,6 +123,7 @@ def prepare_checkpoint(
     template: ChatTemplate | None,
     *,
     draft: PlannedModel | None = None,
+    kv: KvLayers | None = None,
 ) -> PlannedModel:
     """The same for an open checkpoint, which stays the caller's where this raises."""
     _check_isa()
@@ -134,6 +139,9 @@ def prepare_checkpoint(
         check_labels(checkpoint, program, model.head)
         program = reorder_inputs(program, ProgramWeights(checkpoint, program).input_order)
         wanted = weight_specs(program, ProgramWeights(checkpoint, program), options, folder)
+        layers = kv_layers(folder, checkpoint, options) if kv is None else kv
+        if layers is not None:
+            layers.check(program)
         drafts = 0 if draft is None else draft.draft_bytes(checkpoint)
         memory = plan_memory(
             program,
@@ -142,6 +150,7 @@ def prepare_checkpoint(
             context=model.config.context,
             encodes=encodes,
             draft_bytes=drafts,
+            kv=layers,
         )
         return PlannedModel(
             name=name,
@@ -155,6 +164,7 @@ def prepare_checkpoint(
             plan=memory,
             normalize=normalize,
             draft=draft,
+            kv=layers,
         )
 
     if options.speculative_layers is not None:
@@ -162,6 +172,14 @@ def prepare_checkpoint(
     planned = plan(model, options, draft)
     _warn_of_unused(name, check_unread(checkpoint, planned.program, model))
     return planned
+
+
+def kv_layers(folder: Path, checkpoint: CheckpointReader, options: EngineOptions) -> KvLayers | None:
+    """What a calibration found: beside the files, or on this machine. None where it has no use."""
+    if options.kv_cache_dtype == "auto" or not is_coded(options.kv_cache_dtype):
+        return None
+    found = read_record(folder).kv
+    return read_cached(options.cache_dir, checkpoint.fingerprint).kv if found is None else found
 
 
 def _warn_of_unused(name: str, parts: tuple[str, ...]) -> None:

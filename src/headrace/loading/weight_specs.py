@@ -5,17 +5,22 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from headrace.errors import CorruptFile
 from headrace.loading.options import EngineOptions
 from headrace.program.program import Program
 from headrace.weights.checkpoint_reader import TensorReader
 from headrace.weights.hub.bundled import bundled_weights
-from headrace.weights.packing.packed_weights import WeightSpec, format_of
+from headrace.weights.packing.packed_weights import WeightSpec, format_of, predicted_bytes
 from headrace.weights.quant_types import WITHOUT_KERNEL
+from headrace.weights.tensor_roles import class_of
 
 LOG = logging.getLogger("headrace.loading")
 # A router is a thousandth of its layer, and a choice that rounding has changed changes everything after it.
 COARSE = ("int8", "int4")
+MAX_TABLE_SHARE = 0.25
+_TABLES = ("token table", "output")
 
 
 def weight_specs(
@@ -39,7 +44,17 @@ def weight_specs(
             format = format_of(choice, info.dtype)
             wanted.append(WeightSpec(name, n, k, "bf16" if name in routers and format in COARSE else format))
     _tell_widened(program, checkpoint, choice)
-    return tuple(wanted)
+    return _with_finer_tables(tuple(wanted)) if choice == "int4" else tuple(wanted)
+
+
+def _with_finer_tables(wanted: tuple[WeightSpec, ...]) -> tuple[WeightSpec, ...]:
+    """Token table and output matrix in 8 bits, where that adds at most a quarter to all bytes: half of what
+    int4 loses is theirs (decision 0086)."""
+    finer = tuple(
+        replace(one, format="int8") if one.format == "int4" and class_of(one.name, 2) in _TABLES else one
+        for one in wanted
+    )
+    return finer if predicted_bytes(finer) <= (1 + MAX_TABLE_SHARE) * predicted_bytes(wanted) else wanted
 
 
 def _tell_widened(program: Program, checkpoint: TensorReader, choice: str) -> None:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from headrace import _native
 from headrace.errors import UsageError
+from headrace.executors.kv_layers import KvLayers
 from headrace.loading.engine_parts import Progress, load_weights, make_executor
 from headrace.loading.loader import usable_cores
 from headrace.loading.options import EngineOptions
@@ -27,10 +28,17 @@ _FIRST = np.zeros(1, np.int32)
 
 
 class NextTokenModel:
-    """Reads windows of up to `longest` tokens. Holds the weights and one sequence's keys and values."""
+    """Reads windows of up to `longest` tokens. Holds the weights and one sequence's keys and values, as `kv`
+    says or the model's own record."""
 
     def __init__(
-        self, model: str | None, options: EngineOptions, *, longest: int, progress: Progress | None = None
+        self,
+        model: str | None,
+        options: EngineOptions,
+        *,
+        longest: int,
+        progress: Progress | None = None,
+        kv: KvLayers | None = None,
     ) -> None:
         wanted = replace(
             options,
@@ -41,7 +49,7 @@ class NextTokenModel:
             max_batch_tokens=ROWS,
             max_model_len=longest,
         )
-        with prepare(model, wanted) as prepared:
+        with prepare(model, wanted, kv=kv) as prepared:
             if prepared.model.pooling is not None:
                 raise UsageError(
                     f"{prepared.name} is an encoder, which predicts no next token: name a model that"

@@ -32,7 +32,8 @@ _PLAIN = ("position_embd.weight", "ssm_conv1d.weight", "ffn_gate_inp.weight")
 class GgufExport(Struct, frozen=True, kw_only=True):
     """How a checkpoint becomes GGUF. `head_dim` matters where the architecture orders rows by heads;
     `transposed`: its matrices are stored as [inputs, outputs]. `ready` are matrices by name, in the order of
-    the checkpoint's rows, whose blocks were rounded on a calibration text."""
+    the checkpoint's rows, whose blocks were rounded on a calibration text; `types` those that have another
+    type than `type` says."""
 
     source: CheckpointReader
     architecture: Architecture
@@ -41,6 +42,7 @@ class GgufExport(Struct, frozen=True, kw_only=True):
     converter: Converter
     transposed: bool = False
     ready: Mapping[str, Bytes] = {}
+    types: Mapping[str, str] = {}
 
     def outputs(self) -> list[TensorOutput]:
         """Every tensor, in the checkpoint's order. UnsupportedModel for one that has no name in GGUF."""
@@ -74,6 +76,8 @@ class GgufExport(Struct, frozen=True, kw_only=True):
     def _type(self, stored: str, name: str, shape: tuple[int, ...]) -> str:
         if len(shape) < 2 or shape[-1] == 1 or stored.endswith(_PLAIN):
             return "F32"
+        if name in self.types:
+            return self.types[name]
         wanted = self.type.upper()
         if wanted in _FEW_BITS and class_of(name, 2) in ("token table", "output"):
             wanted = "Q6_K"  # a quarter of a small model's size, and what its answers depend on most
@@ -86,6 +90,10 @@ class GgufExport(Struct, frozen=True, kw_only=True):
             and len(self.source.info(name).shape) == 2
             and class_of(name, 2) in ("attention", "mlp")
         )
+
+    def stored_name(self, name: str) -> tuple[str, int | None]:
+        """What the file calls a tensor of the checkpoint, and its number in a stack of experts."""
+        return stored_name(name, self.architecture)
 
     def type_of(self, name: str) -> str:
         """The type that a tensor of the checkpoint becomes."""

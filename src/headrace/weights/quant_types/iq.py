@@ -78,7 +78,7 @@ def _iq3_s(blocks: Bytes) -> Floats:
     scale, low, high, signs, nibbles = fields(blocks, 2, 64, 8, 32, 4)
     codes = low.astype(np.uint16) | bit_fields(high, 1, 1).astype(np.uint16) << np.uint16(8)
     scales = half(scale) * (np.float32(1) + np.float32(2) * bit_fields(nibbles, 1, 4))
-    return _scaled(scales, GRIDS["IQ3_S"][codes], _signs(signs))
+    return _scaled(scales.astype(np.float32), GRIDS["IQ3_S"][codes], _signs(signs))
 
 
 def _moved(scale: Floats, grid: Floats, minus: NDArray[Any]) -> Floats:

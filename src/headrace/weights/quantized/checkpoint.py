@@ -16,7 +16,7 @@ from headrace.weights.checkpoint_reader import CheckpointReader
 from headrace.weights.closeable import Closeable
 from headrace.weights.config_json import Config, find
 from headrace.weights.quant_types import dequantize
-from headrace.weights.quantized import awq, compressed_tensors, fp8, gptq, mxfp4, nvfp4
+from headrace.weights.quantized import auto_round, awq, compressed_tensors, fp8, gptq, mxfp4, nvfp4
 from headrace.weights.quantized.quantized_tensor import Ints, QuantizedTensor
 from headrace.weights.quantized.raw_tensors import RawTensorReader, RawTensors
 from headrace.weights.tensor_file import TensorInfo
@@ -26,6 +26,7 @@ _LOG = logging.getLogger(__name__)
 _SCHEMES: dict[str, Callable[[RawTensorReader, Config], dict[str, QuantizedTensor]]] = {
     "gptq": gptq.find,
     "awq": awq.find,
+    "auto-round": auto_round.find,
     "fp8": fp8.find,
     "fbgemm_fp8": fp8.find,
     "compressed-tensors": compressed_tensors.find,

@@ -21,7 +21,10 @@ from headrace.weights.safetensors.reader import READABLE
 from headrace.weights.tensor_output import Converter, TensorOutput, float_rows
 from headrace.weights.tensor_roles import class_of
 
-TYPES = ("f32", "f16", "bf16", "int8", "int4")
+INTEGERS = ("int8", "int4", "w4a16", "w8a16", "w8a8")
+"""int4 is w4a16, int8 is w8a16; w8a8 also says that inputs are rounded to 8 bits, token by token."""
+TYPES = ("f32", "f16", "bf16", *INTEGERS)
+_ROUNDED_INPUTS = {"num_bits": 8, "type": "int", "symmetric": True, "dynamic": True, "strategy": "token"}
 _QUANTIZED = ("attention", "mlp", "experts")
 
 
@@ -38,7 +41,7 @@ class SafetensorsExport(Struct, frozen=True, kw_only=True):
 
     def outputs(self) -> list[TensorOutput]:
         """Every tensor, in the checkpoint's order."""
-        if self.type in ("int8", "int4") and self.source.config["model_type"] == "gpt2":
+        if self.is_integer and self.source.config["model_type"] == "gpt2":
             raise UnsupportedModel(
                 "gpt2 has no Linear layers, which is what compressed-tensors packs: use bf16, or write GGUF"
             )
@@ -53,7 +56,7 @@ class SafetensorsExport(Struct, frozen=True, kw_only=True):
 
     def quantization_config(self) -> dict[str, object] | None:
         """What config.json says of integers; None for floats."""
-        if self.type not in ("int8", "int4"):
+        if not self.is_integer:
             return None
         matrices = [name for name, info in self.source.tensors.items() if len(info.shape) == 2]
         weights: dict[str, object] = {
@@ -67,21 +70,27 @@ class SafetensorsExport(Struct, frozen=True, kw_only=True):
         group = {
             "targets": ["Linear"],
             "weights": weights,
-            "input_activations": None,
+            "input_activations": _ROUNDED_INPUTS if self.type == "w8a8" else None,
             "output_activations": None,
         }
         kept = [name.removesuffix(".weight") for name in matrices if not self.is_quantized(name)]
+        format = "int-quantized" if self.type == "w8a8" else "pack-quantized"
         return {
             "quant_method": "compressed-tensors",
-            "format": "pack-quantized",
+            "format": format,
             "quantization_status": "compressed",
-            "config_groups": {"group_0": group | {"format": "pack-quantized"}},
+            "config_groups": {"group_0": group | {"format": format}},
             "ignore": sorted({*kept, "lm_head"}),
         }
 
     @property
     def _bits(self) -> int:
-        return int(self.type.removeprefix("int"))
+        return 4 if self.type in ("int4", "w4a16") else 8
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether projections become integers."""
+        return self.type in INTEGERS
 
     @property
     def _group(self) -> int:
@@ -94,10 +103,10 @@ class SafetensorsExport(Struct, frozen=True, kw_only=True):
 
     def is_quantized(self, name: str) -> bool:
         """Whether a tensor becomes integers."""
-        if self.type not in ("int8", "int4") or not self._is_projection(name):
+        if not self.is_integer or not self._is_projection(name):
             return False
         k = self.source.tensors[name].shape[1]
-        return k % (32 if self.type == "int8" else self._group) == 0  # as our own reader takes them
+        return k % (32 if self._bits == 8 else self._group) == 0  # as our own reader takes them
 
     def _plain(self, name: str, kind: str) -> TensorOutput:
         shape = self.source.info(name).shape
@@ -127,9 +136,15 @@ class SafetensorsExport(Struct, frozen=True, kw_only=True):
                 converted = self.converter.convert(name, rows, packed.encode, packed.decode)
             for data in converted:
                 scales.append(data[:, packed.code_bytes(k) :])
-                yield data[:, : packed.code_bytes(k)]
+                codes = data[:, : packed.code_bytes(k)]
+                yield codes ^ np.uint8(128) if self.type == "w8a8" else codes  # there bytes have a sign
 
         stem = name.removesuffix("weight")
+        if self.type == "w8a8":
+            return [
+                TensorOutput(name, "I8", (n, k), n * k, (name,), codes),
+                TensorOutput(f"{stem}weight_scale", "BF16", (n, 1), n * 2, (name,), lambda: iter(scales)),
+            ]
         width, groups = packed.code_bytes(k), k // group
         shape = np.array([n, k], "<i8").view(np.uint8)
         return [
