@@ -8,17 +8,18 @@ moved between the two sides, such as dimensions in which keys are a hundred time
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.compress.walk import walk
+from headrace.compress.walk import observe
 from headrace.errors import UsageError
 from headrace.loading.program_weights import ProgramWeights
 from headrace.loading.tied_output import config_with_ties
 from headrace.models.registry import find_model
-from headrace.ops.value import Ints
+from headrace.ops.value import Ints, Value
 from headrace.program.program import Instruction
 from headrace.program.record import record
 from headrace.program.verify import verify
@@ -35,21 +36,20 @@ def balance_keys(checkpoint: CheckpointReader, windows: Ints) -> tuple[tuple[flo
     keys: list[Any] = [0.0] * len(place)
     queries: list[Any] = [0.0] * len(place)
 
-    def watch(instruction: Instruction, arguments: list[Any]) -> None:
+    def see(instruction: Instruction, of: Callable[[Value], list[Any]]) -> None:
+        if instruction.name not in ("kv_write", "attend"):
+            return
+        rows, cache = instruction.inputs[0], instruction.inputs[3 if instruction.name == "kv_write" else 1]
+        assert rows is not None and cache is not None
+        squares, index = sum(_squares(window) for window in of(rows)), place[cache]
         if instruction.name == "kv_write":
-            index = place[instruction.inputs[3]]  # type: ignore[index]
-            keys[index] = keys[index] + _squares(arguments[0])
-        elif instruction.name == "attend":
-            cache = instruction.inputs[1]
-            index, dim = place[cache], instruction.attr("head_dim")  # type: ignore[index]
-            heads = int(cache.shape[1]) // dim  # type: ignore[union-attr]
-            of_heads = _squares(arguments[0]).reshape(heads, -1, dim).sum(axis=1)
+            keys[index] = squares
+        else:
+            dim = instruction.attr("head_dim")
+            of_heads = np.reshape(squares, (int(cache.shape[1]) // dim, -1, dim)).sum(axis=1)
             queries[index] = queries[index] + of_heads.reshape(-1)
 
-    def round_(name: str, moments: Any) -> Any:
-        raise AssertionError(name)
-
-    walk(program, ProgramWeights(checkpoint, program), windows, frozenset(), round_, watch)
+    observe(program, ProgramWeights(checkpoint, program), windows, see)
     return tuple(
         factors_of(k, q, int(cache.shape[1]))
         for k, q, cache in zip(keys, queries, program.caches, strict=True)

@@ -22,9 +22,6 @@ from headrace.program.step import INPUT_SHAPES, Step, single_step
 Round = Callable[[str, Moments], Array]
 """With a matrix' name and the second moments [k, k] of its inputs: the matrix in its place, [n, k]."""
 
-Watch = Callable[[Instruction, list[Any]], None]
-"""With an instruction and its arguments, of one window."""
-
 
 def walk(
     program: Program,
@@ -32,15 +29,13 @@ def walk(
     windows: Ints,
     targets: frozenset[str],
     round_: Round,
-    watch: Watch | None = None,
 ) -> None:
     """Call `round_` for the matrices `targets` of linear layers, in the program's order, with windows [N, L]
-    of tokens. Nothing is computed after the last of them; with `watch`, which is told of every instruction
-    and window before it is computed, everything is."""
-    walker = _Walker(program, weights, windows, watch)
+    of tokens. Nothing is computed after the last of them."""
+    walker = _Walker(program, weights, windows)
     instructions = program.expanded()
     is_target = [_matrix(one) in targets for one in instructions]
-    last = len(is_target) - 1 - (0 if watch is not None else is_target[::-1].index(True))
+    last = len(is_target) - 1 - is_target[::-1].index(True)
     last_use = _last_uses(instructions)
     for at, instruction in enumerate(instructions[: last + 1]):
         name = _matrix(instruction)
@@ -58,8 +53,7 @@ def walk(
 class _Walker:
     """Values of each window by program value."""
 
-    def __init__(self, program: Program, weights: ProgramWeights, windows: Ints, watch: Watch | None) -> None:
-        self._watch = watch
+    def __init__(self, program: Program, weights: ProgramWeights, windows: Ints) -> None:
         self._program, self._weights = program, weights
         self._names = {value: name for name, value in program.weights.items()}
         last = np.array([windows.shape[1] - 1], np.int32)
@@ -94,8 +88,6 @@ class _Walker:
             arguments = [
                 None if v is None else self._argument(v, fixed, step, values) for v in instruction.inputs
             ]
-            if self._watch is not None:
-                self._watch(instruction, arguments)
             result = instruction.op.body(*arguments, **instruction.attrs)
             outputs: tuple[Array, ...] = () if result is None else (result,)
             values.update(zip(instruction.outputs, outputs, strict=True))
