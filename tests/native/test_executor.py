@@ -13,6 +13,7 @@ import pytest
 
 from headrace import _native
 
+NO_FACTORS = np.zeros(0, np.float32)
 PAGE = 16
 D, HEADS, KV_HEADS, HEAD_DIM, VOCABULARY = 32, 4, 2, 8, 40
 
@@ -49,7 +50,7 @@ class Tiny:
         self.inv_freq = (10000.0 ** (-np.arange(HEAD_DIM // 2) / (HEAD_DIM // 2))).astype(np.float32)
         self.pages = 8
         kv_bytes = self.pages * KV_HEADS * PAGE * HEAD_DIM * 4
-        self.kv = (_native.allocate(kv_bytes), _native.allocate(kv_bytes), KV_HEADS, HEAD_DIM)
+        self.kv = (*(_native.allocate(kv_bytes) for _ in range(2)), KV_HEADS, HEAD_DIM, "f32", NO_FACTORS)
         values, offset = [], 0
         for index, columns in enumerate(self.columns):
             values.append(("R" if index >= 7 else "T", columns, offset))
@@ -60,7 +61,6 @@ class Tiny:
             "weights": [packed(w) for w in (self.embedding, self.q, self.k, self.v, self.o)],
             "constants": [self.norm, self.inv_freq],
             "kv": [self.kv],
-            "kv_type": "f32",
             "states": [],
             "max_tokens": max_tokens,
             "max_rows": max_tokens,
@@ -331,8 +331,7 @@ def test_a_key_that_is_no_number_spoils_its_sequence_alone(
     embedding[7] = number  # of the token 7; the output matrix is another one
     *instructions, head = tiny.arguments["instructions"]
     executor = tiny.build(
-        kv_type=kv_type,
-        kv=[(k, v, KV_HEADS, HEAD_DIM)],
+        kv=[(k, v, KV_HEADS, HEAD_DIM, kv_type, NO_FACTORS)],
         weights=[packed(embedding), *tiny.arguments["weights"][1:], packed(tiny.embedding)],
         instructions=[*instructions, (*head[:3], [5], *head[4:])],
     )
@@ -364,15 +363,17 @@ def test_wrong_memory_is_refused() -> None:
     with pytest.raises(ValueError, match=r"weight 4 has \d+ bytes where its format needs"):
         tiny.build(weights=[*tiny.arguments["weights"][:4], ("f32", D, D, _native.allocate(D * D * 4 - 1))])
     with pytest.raises(ValueError, match="KV layer 0"):
-        tiny.build(kv=[(tiny.kv[0], tiny.kv[1][:-4], KV_HEADS, HEAD_DIM)])
+        tiny.build(kv=[(tiny.kv[0], tiny.kv[1][:-4], *tiny.kv[2:])])
     with pytest.raises(ValueError, match="layer that has none"):
-        tiny.build(kv=[(tiny.kv[0], _native.allocate(0), KV_HEADS, HEAD_DIM)])
+        tiny.build(kv=[(tiny.kv[0], _native.allocate(0), *tiny.kv[2:])])
     with pytest.raises(ValueError, match="no KV type f16"):
-        tiny.build(kv_type="f16")
+        tiny.build(kv=[(*tiny.kv[:4], "f16", NO_FACTORS)])
     with pytest.raises(ValueError, match="pages of 320 and 192 bytes"):
-        tiny.build(kv_type="k8v4", kv=[(_native.allocate(4 * 320 + 1), *tiny.kv[1:])])
+        tiny.build(kv=[(_native.allocate(4 * 320 + 1), *tiny.kv[1:4], "k8v4", NO_FACTORS)])
     with pytest.raises(ValueError, match="keeps codes, which need values of their own"):
-        tiny.build(kv_type="int8", kv=[(tiny.kv[0], _native.allocate(0), KV_HEADS, HEAD_DIM)])
+        tiny.build(kv=[(tiny.kv[0], _native.allocate(0), KV_HEADS, HEAD_DIM, "int8", NO_FACTORS)])
+    with pytest.raises(ValueError, match="factors of balance"):
+        tiny.build(kv=[(*tiny.kv[:4], "int8", np.ones(3, np.float32))])
     with pytest.raises(ValueError, match="no value 9"):
         tiny.build().value(9, 1)
     with pytest.raises(ValueError, match="0 to 64 rows"):
