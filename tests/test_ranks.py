@@ -48,6 +48,7 @@ RANKS = {
     "llm": 14,
     "api": 14,
     "agents": 15,
+    "distil": 15,
     "cli": 16,
     "__main__": 17,
     "__init__": 17,

@@ -17,8 +17,8 @@ from mixture import Part
 from numpy.random import Generator
 
 from headrace import LLM
+from headrace.distil.answers import recorded
 
-AT_ONCE = 256
 LONGEST_ANSWER = 200  # tokens
 
 
@@ -41,26 +41,24 @@ def record_answers(
 
     They are written to `path` line by line, so that an interrupted run resumes where it stopped.
     """
-    lines = path.read_text().splitlines() if path.is_file() else []
-    with path.open("a") as file:
-        for first in range(len(lines), count, AT_ONCE):
-            keys = range(first, min(first + AT_ONCE, count))
-            asked = [_asked(part, np.random.default_rng([seed, 4, key])) for key in keys]
-            answers = llm.generate_batch(
-                [writer.prompt_ids(conversation) for conversation in asked],
-                max_tokens=LONGEST_ANSWER,
-                temperature=temperature,
-                seed=seed,
-            )
-            new = [
-                json.dumps({"messages": _answered(one, answer.text), "tools": one.tools})
-                for one, answer in zip(asked, answers, strict=True)
-            ]
-            file.write("".join(f"{line}\n" for line in new))
-            file.flush()
-            lines += new
-            print(f"\r{part.name}: {len(lines):,}/{count:,} answers", end="", file=sys.stderr, flush=True)
-    read = [json.loads(line) for line in lines[:count]]
+
+    def answer(keys: range) -> list[str]:
+        asked = [_asked(part, np.random.default_rng([seed, 4, key])) for key in keys]
+        answers = llm.generate_batch(
+            [writer.prompt_ids(conversation) for conversation in asked],
+            max_tokens=LONGEST_ANSWER,
+            temperature=temperature,
+            seed=seed,
+        )
+        return [
+            json.dumps({"messages": _answered(one, answer.text), "tools": one.tools})
+            for one, answer in zip(asked, answers, strict=True)
+        ]
+
+    def show(done: int, total: int) -> None:
+        print(f"\r{part.name}: {done:,}/{total:,} answers", end="", file=sys.stderr, flush=True)
+
+    read = [json.loads(line) for line in recorded(path, count, answer, show)]
     return Recorded(part.name, [Conversation(tuple(one["messages"]), tuple(one["tools"])) for one in read])
 
 

@@ -14,16 +14,14 @@ from mixture import Batch, Draw
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from headrace.distil.learning.optimizers import Optimizers
+
 CHECKPOINT_EVERY_S = 45.0
 WARM_UP_STEPS = 100
 NO_DECAY = -1
 DECAY_PART, DECAY_SPEED = 0.3, 0.9
 """Of the minutes of a run; steps of the decay take longer, for some have windows of the whole context."""
 MAX_PLANNED = 20_000
-# Muon's updates have the same norm however small the gradient is, so a matrix grows to 1 / its decay.
-# Without a bound, the products of queries and keys reached 1,300 within 18 million tokens: each query
-# attended to one key, and attention stopped learning (Kimi K2, 2025, clips them for the same reason).
-SCORING_DECAY, MATRIX_DECAY = 0.2, 0.05
 LONG_EVERY = 8
 
 
@@ -68,31 +66,12 @@ class Run:
     step: int = 0
     decay_from: int = NO_DECAY
     spent_s: float = 0
-    matrices: list[nn.Parameter] = field(default_factory=list)
-    optimizers: list[torch.optim.Optimizer] = field(default_factory=list)
+    optimizers: Optimizers = field(init=False)
 
     def __post_init__(self) -> None:
-        # Muon for the matrices inside the layers, where it needs about half of AdamW's steps;
-        # embeddings and scales are not linear maps of hidden states, so they stay with AdamW (Jordan
-        # et al. 2024).
-        named = dict(self.decoder.named_parameters())
-        self.matrices = [p for name, p in named.items() if p.dim() == 2 and "embed" not in name]
-        others = [p for name, p in named.items() if p.dim() != 2 or "embed" in name]
-        scoring = [p for name, p in named.items() if "q_proj" in name or "k_proj" in name]
-        rest = [p for p in self.matrices if not any(p is one for one in scoring)]
-        self.optimizers = [
-            torch.optim.Muon(
-                [
-                    {"params": scoring, "weight_decay": SCORING_DECAY},
-                    {"params": rest, "weight_decay": MATRIX_DECAY},
-                ],
-                lr=self.plan.matrix_rate,
-                adjust_lr_fn="original",
-            ),
-            torch.optim.AdamW(
-                others, lr=self.plan.other_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True
-            ),
-        ]
+        self.optimizers = Optimizers(
+            dict(self.decoder.named_parameters()), self.plan.matrix_rate, self.plan.other_rate
+        )
 
     @property
     def last_step(self) -> int:
@@ -179,17 +158,12 @@ def _wanted(run: Run, step: int) -> DrawRequest:
 
 
 def _step(run: Run, batch: Batch) -> float:
-    share = rate_share(run)
-    for optimizer, full in zip(run.optimizers, (run.plan.matrix_rate, run.plan.other_rate), strict=True):
-        for group in optimizer.param_groups:
-            group["lr"] = full * share
     on_device = Batch(*(part.to(run.device) for part in (batch.tokens, batch.documents, batch.weights)))
     loss = run.loss(on_device)
     run.decoder.zero_grad()
     loss.backward()
     nn.utils.clip_grad_norm_(run.decoder.parameters(), 1.0)
-    for optimizer in run.optimizers:
-        optimizer.step()
+    run.optimizers.step(rate_share(run))
     run.step += 1
     return loss.item()
 
@@ -210,12 +184,7 @@ def _say(run: Run, loss: float, steps_per_s: float) -> None:
 
 def save_checkpoint(run: Run, name: str = "checkpoint.safetensors") -> None:
     """Weights, optimizer state and step, in one file, written atomically."""
-    tensors = {f"weight.{name}": value.detach().cpu() for name, value in run.decoder.named_parameters()}
-    for parameter_name, parameter in run.decoder.named_parameters():
-        for optimizer in run.optimizers:
-            for key, value in optimizer.state.get(parameter, {}).items():
-                if torch.is_tensor(value) and value.dim():
-                    tensors[f"{key}.{parameter_name}"] = value.cpu()
+    tensors = run.optimizers.tensors()
     numbers = {"step": run.step, "seed": run.plan.seed, "decay_from": run.decay_from}
     numbers |= {"decay_steps": run.plan.decay_steps, "spent_s": round(run.spent_s)}
     tensors |= {key: torch.tensor([value]) for key, value in numbers.items()}
@@ -236,13 +205,4 @@ def load_checkpoint(run: Run) -> None:
         run.spent_s = float(tensors["spent_s"])
         if run.decay_from != NO_DECAY:
             run.plan = replace(run.plan, decay_steps=int(tensors["decay_steps"]))
-    muon, adamw = run.optimizers
-    step = torch.tensor(float(run.step), device=run.device)
-    with torch.no_grad():
-        for name, parameter in run.decoder.named_parameters():
-            parameter.copy_(tensors[f"weight.{name}"])
-            if any(parameter is matrix for matrix in run.matrices):
-                muon.state[parameter] = {"momentum_buffer": tensors[f"momentum_buffer.{name}"]}
-            else:
-                moments = {key: tensors[f"{key}.{name}"] for key in ("exp_avg", "exp_avg_sq")}
-                adamw.state[parameter] = {"step": step.clone(), **moments}
+    run.optimizers.load(tensors, run.step, run.device)

@@ -8,14 +8,16 @@ from decoder import Decoder
 from loop import sees
 from mixture import Batch
 from torch import Tensor
-from torch.nn import functional as F
+
+from headrace.distil.learning.losses import divergence
+from headrace.distil.learning.losses import likelihood as token_nats
 
 Objective = Callable[[Batch], Tensor]
 
 
 def likelihood(decoder: Decoder) -> Objective:
     """Weighted mean loss in nats per trained token. Logits are computed only for trained tokens."""
-    states, nats = _states(decoder), _compiled(_nats, dynamic=True)
+    states, nats = _states(decoder), _compiled(token_nats, dynamic=True)
 
     def loss(batch: Batch) -> Tensor:
         learned, weights = _learned(batch)
@@ -30,7 +32,7 @@ def distillation(student: Decoder, teacher: Decoder, temperature: float = 1.0) -
     divided by `temperature` (Hinton et al. 2015). Student and teacher share the tokenizer.
     """
     student_states, teacher_states = _states(student), _states(teacher)
-    divergences = _compiled(_divergences, dynamic=True)
+    divergences = _compiled(divergence, dynamic=True)
     teacher.requires_grad_(False)
 
     def loss(batch: Batch) -> Tensor:
@@ -55,17 +57,6 @@ def _mean(values: Tensor, weights: Tensor) -> Tensor:
 def _logits(decoder: Decoder, states: Tensor) -> Tensor:
     with torch.autocast(states.device.type, torch.bfloat16):
         return decoder.logits(states)
-
-
-def _nats(logits: Tensor, targets: Tensor) -> Tensor:
-    # In float32; when compiled, no such copy of the logits is written.
-    return F.cross_entropy(logits.float(), targets, reduction="none")
-
-
-def _divergences(said: Tensor, wanted: Tensor, temperature: float) -> Tensor:
-    said_nats = F.log_softmax(said.float() / temperature, -1)
-    wanted_nats = F.log_softmax(wanted.float() / temperature, -1)
-    return F.kl_div(said_nats, wanted_nats, reduction="none", log_target=True).sum(-1)
 
 
 def _states(decoder: Decoder) -> Callable[[Batch], Tensor]:

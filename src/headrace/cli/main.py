@@ -48,6 +48,7 @@ COMMANDS = {
     "show": "Show a model's properties, memory use and speed limits.",
     "quantize": "Convert a model to another weight type: GGUF or safetensors.",
     "prune": "Leave out layers, channels, heads, experts or weights.",
+    "distil": "Let a small model learn what a larger one says.",
     "rm": "Delete a hub model from this machine.",
     "pull": "Download a model from the hub.",
     "bench": "Benchmark this machine, a model on it, or a server.",

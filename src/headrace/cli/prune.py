@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -14,11 +15,13 @@ from msgspec.structs import replace
 from headrace.bench.quality.gate import QualityGate
 from headrace.bench.quality.own_text import TextOrder, own_text
 from headrace.cli.compression import check_out, measured, print_quality, staged
+from headrace.cli.distil import EXTRA, LIBRARIES, trained
 from headrace.cli.fetching import fetch
 from headrace.cli.flags import takes_settings
 from headrace.cli.terminal import JsonFlag, note, print_json, print_table, progress_bar, status
 from headrace.cli.text_input import read_text
 from headrace.compress.pruning.prune import PruneOrder, PruneReport, float_type, pruned
+from headrace.config.extras import extra_module, require
 from headrace.config.settings import Settings
 from headrace.errors import UsageError
 from headrace.loading.export import Export
@@ -41,12 +44,14 @@ four). That loses less, and makes no model faster: zeros are stored and multipli
 The text is --calibrate's; `builtin`, the default, is what the model writes itself. The result is measured
 against IN before it takes its place, and the figures go into its card and headrace.json. --max-kl refuses
 what is worse: exit code 1, and nothing is written. A pruned model drafts for the one that it came from:
-headrace serve IN --speculative-model OUT.
+headrace serve IN --speculative-model OUT. --heal DATA trains it in the same command, with IN as the teacher
+(see headrace distil); a run that was killed goes on.
 
 \b
 Examples:
   headrace prune mini mini-4-layers --drop-layers 2
   headrace prune Qwen/Qwen3-0.6B ./small --drop-layers 15% --ffn 0.75 --calibrate chats.txt
+  headrace prune ./chat ./half --drop-layers 50% --heal chats.txt --hours 4
   headrace prune ./mixture ./fewer --experts 6 --max-kl 0.5
   headrace prune mini mini-sparse --sparsity 0.5 --pattern 2:4
 """
@@ -75,6 +80,10 @@ def command(
         str, typer.Option(metavar="FILE|builtin", help="The text, UTF-8; builtin: IN writes one.")
     ] = BUILTIN,
     windows: Annotated[int, typer.Option(min=1, max=4096, help="Windows of 256 tokens to read.")] = 32,
+    heal: Annotated[
+        Path | None, typer.Option(help="Train the result on this text, with IN as the teacher (extra train).")
+    ] = None,
+    hours: Annotated[float, typer.Option(min=0.001, max=10000, help="How long to heal.")] = 1.0,
     max_kl: Annotated[
         float | None, typer.Option(min=0.0, help="Write nothing if the mean KL divergence is higher.")
     ] = None,
@@ -109,21 +118,34 @@ def command(
         text_name="" if measure_text is None else measure_text.name,
     )
     text = None if calibrate == BUILTIN else read_text(calibrate)
+    lessons = None if heal is None else read_text(str(heal))
+    if lessons is not None:
+        require(EXTRA, *LIBRARIES)
     fetch(source, settings)
     path = resolve(source, offline=settings.offline)
     check_out(out, path, force=force)
+    work = out.with_name(f".{out.name}.distil")
     order = replace(order, windows=_windows(source, settings, text, windows))
     with staged(out) as staging:
         report = _write(source, path, staging, order, settings)
         made = _made(source, path, report, order) | {
             "calibrated on": "its own text" if text is None else Path(calibrate).name
         }
+        healed = None
+        if lessons is not None and heal is not None:
+            healed = _heal(source, staging, lessons, hours, settings, work)
+            made |= {"healed on": heal.name, "steps of healing": f"{healed.steps:,}"}
         quality = measured(staging, out, made, gate)
+    shutil.rmtree(work, ignore_errors=True)
     if json:
-        measured_figures = None if quality is None else to_builtins(quality.measured)
-        print_json({"out": str(out), **to_builtins(report), "quality": measured_figures})
+        figures = None if quality is None else to_builtins(quality.measured)
+        more = {"healed": to_builtins(healed), "quality": figures}
+        print_json({"out": str(out), **to_builtins(report), **more})
         return
     _print(report)
+    if healed is not None:
+        losses = f"{healed.held_out_before:.4f} to {healed.held_out_after:.4f} nats"
+        note(f"healed in {healed.steps:,} steps: the loss on held-out windows went from {losses}")
     print()
     print_quality(quality)
     note(report.speed)
@@ -148,6 +170,28 @@ def _write(source: str, path: Path, staging: Path, order: PruneOrder, settings: 
             )
             export.to_folder(staging, lambda done, total: None)
         return report
+
+
+def _heal(source: str, staging: Path, text: str, hours: float, settings: Settings, work: Path) -> Any:
+    """Train what is in `staging`, in its place."""
+    module = extra_module(EXTRA, "headrace.distil.learning.run", *LIBRARIES)
+    order = module.DistilOrder(
+        teacher=source,
+        student=staging,
+        options=engine_options(settings),
+        work=work,
+        threads=settings.threads or usable_cores(),
+        data=text,
+        hours=hours,
+    )
+    healed = staging.with_name(f"{staging.name}.healed")
+    try:
+        report = trained(module.distil, order, healed)
+        shutil.rmtree(staging)
+        healed.replace(staging)
+    finally:
+        shutil.rmtree(healed, ignore_errors=True)
+    return report
 
 
 def _windows(source: str, settings: Settings, text: str | None, most: int) -> Ints:

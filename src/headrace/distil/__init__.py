@@ -1,0 +1,1 @@
+"""Distillation: a small model learns what a larger one says. What needs torch is in `learning/`."""

@@ -1,0 +1,1 @@
+"""Training with torch and transformers (extra `train`)."""
