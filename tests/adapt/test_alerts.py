@@ -99,7 +99,10 @@ def test_a_webhook_that_is_not_there_is_given_up(
     store: ExampleStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(alerts, "FIRST_WAIT_S", 0.0)
-    settings = AdaptSettings(webhook="http://127.0.0.1:9/hook", webhook_secret_env="NONE_SUCH")
+    settings = AdaptSettings(webhook="http://127.0.0.1:9/hook", webhook_secret_env="HOOK_SECRET")
+    with pytest.raises(UsageError, match="HOOK_SECRET"):
+        Webhook(store.database, settings)
+    monkeypatch.setenv("HOOK_SECRET", "s3cret")
     raise_alert(store.database, "drift", "t-1", "s-1", "it has changed")
     for _ in range(MAX_ATTEMPTS + 3):
         asyncio.run(Webhook(store.database, settings).deliver())

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from headrace.config.adapt_settings import AdaptSettings
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, UsageError
 from headrace.storage.database import Database
 
 LOG = logging.getLogger("headrace.adapt")
@@ -81,7 +81,12 @@ class Webhook:
 
     def __init__(self, database: Database, settings: AdaptSettings) -> None:
         self._database, self._url = database, settings.webhook
-        self._secret = os.environ.get(settings.webhook_secret_env or "", "").encode()
+        variable = settings.webhook_secret_env or ""
+        self._secret = os.environ.get(variable, "").encode()
+        if self._url is not None and not self._secret:
+            raise UsageError(
+                f"adapt.webhook_secret_env names {variable!r}, which is not set: alerts are not sent unsigned"
+            )
 
     async def deliver(self) -> None:
         """Send what is due. What fails is tried again later, each time after twice the time."""

@@ -14,6 +14,7 @@ from headrace.config.extras import extra_module
 from headrace.errors import HeadraceError, InvalidRequest
 from headrace.evals.suite import Case, Exact, Rule, Rules, Schema, Sql
 from headrace.tasks.guards.schema import SchemaCheck
+from headrace.tokenization.linear_pattern import compile_re2
 
 MAX_ANSWER = 100_000
 """Characters of an answer that patterns are looked for in."""
@@ -87,12 +88,10 @@ def _broken(rule: Rule, said: str) -> Problem:
 
 
 def _matches(pattern: str, said: str, ignore_case: bool) -> bool:
-    try:
-        return re.search(pattern, said, re.IGNORECASE if ignore_case else 0) is not None
-    except re.error as error:
-        raise InvalidRequest(
-            f"the rule matches {pattern!r:.100} is no pattern: {error}", param="rules"
-        ) from None
+    def refused(cause: str) -> InvalidRequest:
+        return InvalidRequest(f"the rule matches {pattern!r:.100} is no pattern: {cause}", param="rules")
+
+    return compile_re2(pattern, refused, case_sensitive=not ignore_case).search(said) is not None
 
 
 def _is_number(said: str, wanted: float, tolerance: float) -> bool:
