@@ -36,7 +36,7 @@ RANKS = {
     "providers": 11,
     "search": 12,
     "tools": 11,
-    "journal": 11,
+    "journal": 8,  # below the workers; the engine knows nothing of it
     "gateway": 12,
     "economy": 12,
     "adapt": 13,

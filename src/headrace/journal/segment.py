@@ -1,0 +1,213 @@
+"""One file of the log, with the index that is written beside it once nothing more is appended."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+from msgspec import Struct
+
+from headrace.journal.frames import (
+    FILE_BYTES,
+    RECORD_BYTES,
+    Cipher,
+    Columns,
+    body_bytes,
+    file_header,
+    payload_at,
+    scan,
+)
+
+SUFFIX, INDEX_SUFFIX, DAMAGED_SUFFIX = ".log", ".index", ".damaged"
+PRIVATE_MODE = 0o600
+_ROW = np.dtype([("at", "<u8"), ("number", "<u8"), ("tag", "<u8"), ("kind", "u1")])
+_INDEX_MAGIC = b"HRINDEX1"
+_INDEX_BYTES = 8 + 8 + 4
+
+Rows = np.ndarray[Any, np.dtype[np.void]]
+
+
+class Record(Struct, frozen=True):
+    """One record, opened."""
+
+    kind: int
+    number: int
+    tag: int
+    payload: bytes
+
+
+class Damage(Struct, frozen=True):
+    """What was wrong with a file, and where its rest was set aside."""
+
+    file: str
+    problem: str
+    good_bytes: int
+    set_aside: str
+    set_aside_bytes: int
+
+    @property
+    def message(self) -> str:
+        """One sentence."""
+        return (
+            f"{self.file}: {self.problem} after {self.good_bytes:,} good bytes; the other "
+            f"{self.set_aside_bytes:,} bytes are in {self.set_aside}"
+        )
+
+
+class Segment:
+    """A file and its records. `columns` are there while it grows, `rows` afterwards."""
+
+    def __init__(
+        self, path: Path, end: int, columns: Columns | None, rows: Rows | None, key_id: bytes
+    ) -> None:
+        self.path, self.end, self.key_id = path, end, key_id
+        self.columns, self._rows = columns, rows
+
+    @property
+    def rows(self) -> Rows:
+        """Its records by place."""
+        if self._rows is not None:
+            return self._rows
+        columns = self.columns
+        assert columns is not None
+        return rows_of(columns)
+
+    @property
+    def index(self) -> Path:
+        """The file with its rows."""
+        return self.path.with_suffix(INDEX_SUFFIX)
+
+    def seal(self) -> None:
+        """Nothing more is appended: write the index."""
+        self._rows = rows = self.rows
+        self.columns = None
+        data = rows.tobytes()
+        head = (
+            _INDEX_MAGIC
+            + self.end.to_bytes(8, "little")
+            + crc32(data, self.end & 0xFFFFFFFF).to_bytes(4, "little")
+        )
+        write_file(self.index, head + data)
+
+    def read(self, wanted: np.ndarray[Any, Any], cipher: Cipher | None) -> Iterator[Record]:
+        """The records at these places among the rows, in order. JournalDamaged."""
+        if not len(wanted):
+            return
+        rows = self.rows[wanted]
+        with self.path.open("rb") as file:
+            for row in rows:
+                at, number, tag, kind = (int(row[name]) for name in ("at", "number", "tag", "kind"))
+                file.seek(at)
+                head = file.read(RECORD_BYTES)
+                data = head + file.read(min(body_bytes(head), max(0, self.end - at)))
+                yield Record(kind, number, tag, payload_at(data, 0, cipher if self.key_id else None))
+
+    def rewritten(self, keep: np.ndarray[Any, np.dtype[np.bool_]]) -> Segment:
+        """The file with those of its records alone; nothing else of it is left on the disk."""
+        old, columns = self.rows[keep], Columns()
+        whole = self.path.read_bytes()
+        view, new = memoryview(whole), bytearray(whole[:FILE_BYTES])
+        for row in old:
+            at = int(row["at"])
+            payload_at(view, at, None)  # raises for what is damaged
+            columns.add(len(new), int(row["kind"]), int(row["number"]), int(row["tag"]))
+            new += view[at : at + RECORD_BYTES + body_bytes(view[at:])]
+        self.index.unlink(missing_ok=True)
+        write_file(self.path, bytes(new))
+        found = Segment(self.path, len(new), columns, None, self.key_id)
+        found.seal()
+        return found
+
+    def delete(self) -> None:
+        """Remove its files."""
+        self.index.unlink(missing_ok=True)
+        self.path.unlink(missing_ok=True)
+
+
+def rows_of(columns: Columns) -> Rows:
+    """The same as one array."""
+    rows = np.zeros(len(columns), _ROW)
+    rows["at"] = np.frombuffer(columns.at, np.uint64) if len(columns) else 0
+    rows["number"] = np.frombuffer(columns.number, np.uint64) if len(columns) else 0
+    rows["tag"] = np.frombuffer(columns.tag, np.uint64) if len(columns) else 0
+    rows["kind"] = np.frombuffer(columns.kind, np.uint8) if len(columns) else 0
+    return rows
+
+
+def new_segment(path: Path, cipher: Cipher | None) -> Segment:
+    """An empty file."""
+    header = file_header(cipher)
+    write_file(path, header)
+    return Segment(path, len(header), Columns(), None, b"" if cipher is None else cipher.key_id)
+
+
+def open_segment(path: Path, *, grows: bool, repairs: bool = True) -> tuple[Segment | None, Damage | None]:
+    """A file of the disk. What follows its longest good prefix is set aside where `repairs`; None where
+    nothing of it is good. A file that does not grow is read by its index, where that matches."""
+    size = path.stat().st_size
+    rows = None if grows else _read_index(path.with_suffix(INDEX_SUFFIX), size)
+    if rows is not None:
+        with path.open("rb") as file:
+            head = scan(file.read(FILE_BYTES))
+        if head.problem is None and head.end == FILE_BYTES:
+            return Segment(path, size, None, rows, head.key_id), None
+    data = path.read_bytes()
+    found = scan(data)
+    damage: Damage | None = None
+    if found.problem is not None:
+        damage = _set_aside(path, data, found.end, found.problem, repairs=repairs)
+    if found.end < FILE_BYTES:
+        if repairs:
+            path.unlink(missing_ok=True)
+            path.with_suffix(INDEX_SUFFIX).unlink(missing_ok=True)
+        return None, damage
+    segment = Segment(path, found.end, found.columns, None, found.key_id)
+    if not grows:
+        if repairs:
+            segment.seal()
+    elif repairs:
+        segment.index.unlink(missing_ok=True)
+    return segment, damage
+
+
+def _set_aside(path: Path, data: bytes, end: int, problem: str, *, repairs: bool) -> Damage:
+    number = 0
+    while (aside := path.with_name(f"{path.stem}-{number}{DAMAGED_SUFFIX}")).exists():
+        number += 1
+    if repairs:
+        write_file(aside, data[end:])
+        if end:
+            os.truncate(path, end)
+    return Damage(path.name, problem, end, aside.name if repairs else "its place", len(data) - end)
+
+
+def _read_index(path: Path, size: int) -> Rows | None:
+    """The rows of an index that belongs to a file of that size; None where it does not."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return None
+    head, body = data[:_INDEX_BYTES], memoryview(data)[_INDEX_BYTES:]
+    if len(head) < _INDEX_BYTES or head[:8] != _INDEX_MAGIC or int.from_bytes(head[8:16], "little") != size:
+        return None
+    if crc32(body, size & 0xFFFFFFFF) != int.from_bytes(head[16:20], "little") or len(body) % _ROW.itemsize:
+        return None
+    return np.frombuffer(body, _ROW)
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write a whole file, so that after a crash there is the old one or the new one."""
+    part = path.with_name(path.name + ".part")
+    file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE_MODE)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(file, view) :]
+        os.fsync(file)
+    finally:
+        os.close(file)
+    part.replace(path)

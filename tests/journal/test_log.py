@@ -1,0 +1,236 @@
+"""The journal's log: what was written is read again, and damage costs only what follows it."""
+
+from __future__ import annotations
+
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.errors import UsageError
+from headrace.journal.frames import FILE_BYTES, read_cipher, record, scan, tag_of
+from headrace.journal.log import JournalInUse, JournalUnwritable, Log, RecordKind
+from headrace.journal.segment import Record
+
+
+def written(log: Log, number: int, body: bytes, *, ends: bool = True) -> None:
+    log.append(RecordKind.OPENED, number, tag_of(f"req_{number}"), body)
+    log.append(RecordKind.EVENTS, number, 0, b"tokens of " + body)
+    if ends:
+        log.append(RecordKind.ENDED, number, tag_of(f"reply_{number}"), b"reply to " + body)
+    log.write()
+
+
+def all_records(folder: Path) -> list[Record]:
+    log = Log(folder)
+    try:
+        return [one for records in log.read(range(100)).values() for one in records]
+    finally:
+        log.close()
+
+
+def test_records_come_back_after_the_process_is_gone(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    written(log, 1, b"first")
+    written(log, 2, b"second", ends=False)
+    log.close()
+    log = Log(tmp_path)
+    assert log.unfinished() == [2]
+    assert log.ended() == [1]
+    assert log.find(tag_of("req_1")) == log.find(tag_of("reply_1")) == [1]
+    assert [one.payload for one in log.read([1])[1]] == [b"first", b"tokens of first", b"reply to first"]
+    assert log.next_number == 3
+    assert not log.damages
+    log.close()
+
+
+@pytest.fixture(scope="module")
+def whole() -> tuple[dict[str, bytes], list[Record]]:
+    """The files of a log of several files, and its records."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        log = Log(Path(folder), segment_bytes=2**16)
+        for number in range(1, 9):
+            written(log, number, random.Random(number).randbytes(17_000), ends=number % 3 != 0)
+        for number in range(9, 12):
+            written(log, number, b"short")
+        log.care()
+        log.close()
+        files = {
+            one.name: one.read_bytes()
+            for one in Path(folder).iterdir()
+            if one.suffix in (".log", ".index") and one.stat().st_size
+        }
+        return files, all_records(Path(folder))
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_any_damage_leaves_the_longest_good_prefix(
+    whole: tuple[dict[str, bytes], list[Record]], data: st.DataObject
+) -> None:
+    """Of every file: the records before the damage are all there, nothing else is, and the rest is named."""
+    files, records = whole
+    name = data.draw(st.sampled_from(sorted(files)))
+    good = files[name]
+    place = data.draw(st.integers(0, len(good) - 1))
+    if data.draw(st.booleans()):
+        bad = good[:place]
+    else:
+        bad = bytearray(good)
+        bad[place] ^= 1 << data.draw(st.integers(0, 7))
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        for other, content in files.items():
+            (Path(folder) / other).write_bytes(content)
+        (Path(folder) / name).write_bytes(bad)
+        log = Log(Path(folder))
+        log.verify()
+        found = [one for part in log.read(range(100)).values() for one in part]
+        named = list(log.damages)
+        log.close()
+        before = [one for one in scan(good).columns.at if one < place] if name.endswith(".log") else []
+        lost = len(records) - len(found)
+        assert all(one in records for one in found)
+        if name.endswith(".index"):
+            assert found == records
+            return
+        whole_records = [at for at in before if _end(good, at) <= place]
+        assert lost == len(scan(good).columns) - len(whole_records)
+        cut_at_an_end = len(bad) < len(good) and place in {FILE_BYTES, *(_end(good, at) for at in before)}
+        if not cut_at_an_end and place:
+            [damage] = named
+            assert (Path(folder) / damage.set_aside).read_bytes() == bytes(bad[damage.good_bytes :])
+        assert all_records(Path(folder)) == found  # and again
+
+
+def _end(data: bytes, at: int) -> int:
+    columns = scan(data).columns
+    ends = [*columns.at, len(data)]
+    return ends[list(columns.at).index(at) + 1]
+
+
+def test_a_folder_in_use_is_refused_with_the_process_id(tmp_path: Path) -> None:
+    code = "import sys\nfrom pathlib import Path\nfrom headrace.journal.log import Log\n"
+    code += "log = Log(Path(sys.argv[1]))\nprint('open', flush=True)\nsys.stdin.read()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        assert process.stdout.readline() == b"open\n"
+        with pytest.raises(JournalInUse, match=f"process {process.pid}:"):
+            Log(tmp_path)
+        reader = Log(tmp_path, reads_only=True)
+        assert reader.unfinished() == []
+        reader.close()
+    finally:
+        process.kill()
+        process.communicate()
+    Log(tmp_path).close()
+
+
+@contextmanager
+def full_disk(after_bytes: int) -> Generator[None]:
+    """No file may be larger, as on a disk that is full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (after_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_loses_no_record_before_and_leaves_no_half(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    written(log, 1, b"kept")
+    with full_disk(5000), pytest.raises(JournalUnwritable, match="takes no records") as caught:
+        written(log, 2, b"x" * 10_000)
+    assert caught.value.status == 507
+    written(log, 3, b"after")
+    log.close()
+    log = Log(tmp_path)
+    assert not log.damages
+    assert log.ended() == [1, 3]
+    log.close()
+
+
+def test_deleted_requests_are_gone_from_every_file(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    written(log, 1, b"SECRET WORDS")
+    written(log, 2, b"other words")
+    (tmp_path / "000000999999-0.damaged").write_bytes(b"half of SECRET WORDS")
+    log.forget([1])
+    assert log.find(tag_of("req_1")) == []
+    log.care()
+    for path in tmp_path.iterdir():
+        assert b"SECRET" not in path.read_bytes(), path
+    assert next(one.payload for one in log.read([2])[2]) == b"other words"
+    log.close()
+    log = Log(tmp_path)
+    assert log.ended() == [2]
+    log.close()
+
+
+def test_a_budget_drops_the_oldest_and_no_request_that_runs(tmp_path: Path) -> None:
+    log = Log(tmp_path, budget_bytes=2**19, segment_bytes=2**16)
+    written(log, 1, b"runs on and on", ends=False)
+    for number in range(2, 200):
+        written(log, number, random.Random(number).randbytes(10_000))
+        if log.needs_care:
+            log.care()
+    log.care()
+    assert sum(one.stat().st_size for one in tmp_path.iterdir()) < 2**19 + 2**17
+    assert log.unfinished() == [1]
+    assert [one.payload for one in log.read([1])[1]] == [b"runs on and on", b"tokens of runs on and on"]
+    assert log.find(tag_of("req_2")) == [] and log.find(tag_of("req_199")) == [199]
+    log.close()
+    log = Log(tmp_path)
+    assert log.unfinished() == [1]
+    log.close()
+
+
+def test_tokens_of_ended_requests_are_dropped(tmp_path: Path) -> None:
+    log = Log(tmp_path, segment_bytes=2**16)
+    log.append(RecordKind.OPENED, 1, 0, b"body")
+    log.append(RecordKind.EVENTS, 1, 0, b"t" * 70_000)
+    log.append(RecordKind.ENDED, 1, 0, b"reply")
+    log.write()
+    log.care()
+    assert log.size_bytes < 1000
+    assert [one.payload for one in log.read([1])[1]] == [b"body", b"reply"]
+    log.close()
+
+
+def test_an_encrypted_journal_opens_with_its_key_alone(tmp_path: Path) -> None:
+    pytest.importorskip("cryptography")
+    key, other, folder = tmp_path / "key", tmp_path / "other", tmp_path / "journal"
+    key.write_text("0123456789abcdef" * 2)
+    other.write_text("fedcba9876543210" * 2)
+    log = Log(folder, cipher=read_cipher(key))
+    written(log, 1, b"SECRET WORDS")
+    log.close()
+    assert all(b"SECRET" not in one.read_bytes() for one in folder.iterdir())
+    with pytest.raises(UsageError, match="no key is given"):
+        Log(folder)
+    with pytest.raises(UsageError, match="another key"):
+        Log(folder, cipher=read_cipher(other))
+    log = Log(folder, cipher=read_cipher(key))
+    assert next(one.payload for one in log.read([1])[1]) == b"SECRET WORDS"
+    log.close()
+    short = tmp_path / "short"
+    short.write_text("abc")
+    with pytest.raises(UsageError, match="at least 16"):
+        read_cipher(short)
+
+
+def test_a_record_has_one_form() -> None:
+    assert record(1, 2, 3, b"abc").hex() == "03000000" + record(1, 2, 3, b"abc")[4:8].hex() + (
+        "01" + "0200000000000000" + "0300000000000000" + "616263"
+    )
