@@ -17,6 +17,7 @@ from headrace.api.http.endpoint import find_endpoints
 from headrace.api.http.errors import install_error_handlers
 from headrace.api.http.middleware import ServerMiddleware
 from headrace.api.http.openapi import Document
+from headrace.api.http.resuming import resuming
 from headrace.api.ollama.pull import Pulls
 from headrace.api.openai import chat_completions, completions, embeddings
 from headrace.api.openai.responses import create
@@ -71,7 +72,7 @@ def create_app(
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncGenerator[None]:
         app.state.batches = runner = BatchOperations(OPERATIONS, service).runner()
-        async with runner.serving():
+        async with runner.serving(), resuming(app, service):
             yield
         await service.tools.close()
         await service.responses.close()
@@ -81,6 +82,8 @@ def create_app(
         if service.caching is not None:
             await service.caching.close()
         await service.remote.close()
+        if service.journal is not None:
+            await service.journal.close()
         service.close()
 
     # The router tries its routes one after the other: those that are called most come first.

@@ -17,6 +17,7 @@ from headrace.api.http.api_keys import KeyRing
 from headrace.api.http.body_memory import BodyMemory
 from headrace.api.http.call_context import HttpCall
 from headrace.api.http.idempotency import IdempotentCalls
+from headrace.api.http.journaling import ServerJournal
 from headrace.api.http.request_log import UNREAD, RequestLog, ended_call
 from headrace.api.remote_models import EXTRA, LIBRARIES, RemoteModels
 from headrace.api.server_tools import ServerTools
@@ -24,6 +25,7 @@ from headrace.api.statements import Statements
 from headrace.config.adapt_settings import read_adapt
 from headrace.config.cache_settings import read_cache
 from headrace.config.extras import extra_module
+from headrace.config.journal_settings import read_journal
 from headrace.config.settings import Settings
 from headrace.economy.machine import MachineHandler, machine_recorder
 from headrace.errors import StoreError
@@ -109,6 +111,8 @@ class Service:
         self.moderation = read_moderation(settings.moderation)
         self.handler: Handler = build_chain(self.guards, self.gate)
         self.runner = ModelRunner(self.handler, self.sources, self.model_threads)
+        journal = read_journal(settings.journal)
+        self.journal = None if journal is None else ServerJournal(journal, self.threads, self.gate)
         self.requests = RequestLog(self.database, settings, self.metrics)
         self.tracing = configured_tracing()
         self.bodies = BodyMemory()

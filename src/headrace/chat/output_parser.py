@@ -67,13 +67,19 @@ class OutputParser:
     """
 
     def __init__(
-        self, syntax: OutputSyntax, use: ToolUse | None, *, starts_in_reasoning: bool = False
+        self,
+        syntax: OutputSyntax,
+        use: ToolUse | None,
+        *,
+        starts_in_reasoning: bool = False,
+        origin: str = "",
     ) -> None:
-        """`starts_in_reasoning`: the prompt ends within the reasoning."""
+        """`starts_in_reasoning`: the prompt ends within the reasoning. Ids of calls are made of `origin`, or
+        random."""
         self._reader = Reader()
         new_id = syntax.family.new_id if syntax.family else openai_id
         tools, parallel = (use.callable, use.parallel) if use else ((), True)
-        self._output = OutputEvents(tools, new_id, parallel=parallel)
+        self._output = OutputEvents(tools, new_id, origin, parallel=parallel)
         self._steps = _answer(syntax, use, self._reader, self._output, starts_in_reasoning)
         self._output.thinking = starts_in_reasoning
         next(self._steps, None)

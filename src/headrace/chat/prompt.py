@@ -46,9 +46,11 @@ class ChatPrompt(Struct, frozen=True):
         """True if the output is plain text."""
         return self.is_continuation or (self.use is None and self.syntax.thinking is None)
 
-    def parser(self) -> OutputParser:
-        """A parser for one choice; each choice needs its own."""
-        return OutputParser(self.syntax, self.use, starts_in_reasoning=self.starts_in_reasoning)
+    def parser(self, origin: str = "") -> OutputParser:
+        """A parser for one choice; each choice needs its own. Ids of calls are made of `origin`."""
+        return OutputParser(
+            self.syntax, self.use, starts_in_reasoning=self.starts_in_reasoning, origin=origin
+        )
 
     def visible_token_ids(self, tokenizer: Tokenizer) -> frozenset[int]:
         """Special tokens that must appear in the text for the parser."""

@@ -43,7 +43,7 @@ LOG = logging.getLogger("headrace.cli")
 
 # Settings that a running server cannot change.
 FIXED_SETTINGS = (
-    *("cluster", "host", "port", "flight_port", "store", "ledger", "node_usd_per_hour"),
+    *("cluster", "host", "port", "flight_port", "store", "journal", "ledger", "node_usd_per_hour"),
     *("log_requests", "log_max_requests", "log_max_bytes", "log_max_days", "log_format"),
 )
 

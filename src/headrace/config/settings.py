@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
+from headrace.config.journal_settings import JOURNAL
 from headrace.config.model_settings import ModelSettings
 from headrace.config.profiles import Profile
 from headrace.config.setting import Setting, markdown, table_of
@@ -185,6 +186,15 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
         Setting(
             help='keep answers and give them again, such as {"exact": "auto", "near": "draft", "ttl": "7d"}',
             values=OBJECT,
+            shown_default="none",
+        ),
+    ] = None
+    journal: Annotated[
+        Mapping[str, object] | None,
+        Setting(
+            help="folder that keeps requests while they run, so that they go on after the server was killed; "
+            'in the file a table, such as {"folder": "journal", "fsync": "power"}',
+            values=JOURNAL,
             shown_default="none",
         ),
     ] = None

@@ -50,6 +50,17 @@ class AdmissionGate:
             self.open_calls -= not call.background
             call.account.leave()
 
+    @contextmanager
+    def readmitted(self, call: CallContext) -> Generator[None]:
+        """Count a call that goes on after a restart: it was admitted before."""
+        self.open_calls += 1
+        self._admitted.add(call)
+        try:
+            yield
+        finally:
+            self._admitted.discard(call)
+            self.open_calls -= 1
+
     def _check_open(self) -> None:
         if self.draining:
             raise Overloaded(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import time
 from collections.abc import Callable, Generator
@@ -18,6 +19,7 @@ from headrace.telemetry.trace_context import TraceContext, child_of, new_trace
 if TYPE_CHECKING:
     from headrace.engine.request import Usage
     from headrace.errors import HeadraceError
+    from headrace.journal.call_journal import CallJournal
     from headrace.sampling.params import SamplingParams
 
 
@@ -113,6 +115,11 @@ class CallContext:
     """Resolve when what was cancelled has really ended, which a client need not wait for."""
     stops: dict[str, Callable[[int], None]] = field(default_factory=dict[str, Callable[[int], None]])
     """Of each request that is computed, by its id: computes no more of a prompt, whose last events come."""
+    nonce: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """What the ids of its reply are made of: they are the same when it is made again with the same one."""
+    journal: CallJournal | None = None
+    """Records what is computed for it."""
+    _ids: int = 0
 
     _trace: TraceContext | None = None
 
@@ -160,6 +167,7 @@ class CallContext:
             stops=self.stops,
             explain=self.explain,
             keeps_content=self.keeps_content,
+            journal=self.journal,
             _trace=child_of(self.trace),
         )
 
@@ -169,8 +177,14 @@ class CallContext:
             request_id=f"{self.request_id}-{name}",
             account=self.account,
             background=background,
+            journal=self.journal,
             _trace=child_of(self.trace),
         )
+
+    def new_id(self, prefix: str) -> str:
+        """A fresh id for a reply: the first one has the call's nonce."""
+        number, self._ids = self._ids, self._ids + 1
+        return f"{prefix}-{derived_id(self.nonce, number) if number else self.nonce}"
 
     def warn(self, param: str, message: str) -> None:
         """Add a warning: the parameter was accepted and has no effect, or another one than usual."""
@@ -208,6 +222,11 @@ class CallContext:
     def fail(self, error: HeadraceError) -> None:
         """Remember the error that the call ended with."""
         self.error = error
+
+
+def derived_id(origin: str, number: int) -> str:
+    """The 32 hexadecimal digits of id number `number` of what has the id `origin`."""
+    return hashlib.blake2b(f"{origin}/{number}".encode(), digest_size=16).hexdigest()
 
 
 def new_request_id() -> str:

@@ -8,6 +8,8 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from headrace.engine.request import (
     ChoiceFinished,
     Delta,
@@ -21,11 +23,13 @@ from headrace.engine.request import (
     Timing,
 )
 from headrace.engine.speculative.lookup_replay import replay_lookup
-from headrace.errors import HeadraceError, Overloaded
+from headrace.errors import DeadlineExceeded, EngineStopped, HeadraceError, Overloaded
 from headrace.inference.call_context import CallContext
 from headrace.inference.event_bridge import EventBridge
+from headrace.journal.call_journal import RecordedRun
 from headrace.telemetry.explain_node import EngineTrace
 from headrace.telemetry.request_metrics import ModelMetrics, RequestMetrics
+from headrace.workers.delivered import DeliveredOutput, Diverged
 
 if TYPE_CHECKING:
     from headrace.engine.client import EngineClient, MemoryPlan
@@ -39,6 +43,8 @@ the event loop: the log probabilities of a prompt, or one step of many choices, 
 are estimates of what a surface writes for an event."""
 MAX_TRACES = 16
 """Prompts and inputs of a call that are followed where it does not ask to be explained."""
+_OVER = RequestHandle("", lambda request_id: None, lambda request_id, paused: None)
+"""Of a request that had ended before the server was killed."""
 _EVENT_BYTES = 200
 _LOGPROB_BYTES = 100
 
@@ -79,17 +85,62 @@ class EngineRun:
         self._asked = self._open = requests
         self._paused = self._cancelled = self._is_awaited = False
         self._failure: HeadraceError | None = None
+        self._recorded: RecordedRun | None = None
+        self._outputs: list[DeliveredOutput] = []  # of a run that goes on: what is known of each request
+        self._over: set[int] = set()  # requests whose end is known
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         self.finished: asyncio.Future[None] = self._loop.create_future()
         self._ended(0)  # there may be no requests
 
+    def resume(self, recorded: RecordedRun, requests: Sequence[EngineRequest]) -> tuple[EngineRequest, ...]:
+        """Record what comes, after what is recorded already. The requests as they are to be submitted.
+
+        DeadlineExceeded where one has no time left.
+        """
+        self._recorded, self._meters = recorded, self._new_meters(requests)
+        outputs = [DeliveredOutput() for _ in requests]
+        for index, events in recorded.known:
+            outputs[index].take(events)
+            if isinstance(events[-1], RequestFinished):
+                self._over.add(index)
+            self._waiting.append((index, events))
+            self._note(index, events)
+        if recorded.known:
+            self._outputs = outputs
+        for output in outputs:
+            output.begin_again()
+        return tuple(
+            self._going_on(index, one, recorded.seeds[index], outputs[index])
+            for index, one in enumerate(requests)
+        )
+
+    def _going_on(
+        self, index: int, request: EngineRequest, seed: int, output: DeliveredOutput
+    ) -> EngineRequest:
+        if request.params.seed is None:
+            request = replace(request, params=replace(request.params, seed=seed))
+        journal = self._call.journal
+        if journal is None or not journal.is_resumed or index in self._over:
+            return request
+        if request.deadline_s is not None:
+            left_s = request.deadline_s - max(0.0, time.time() - self._call.arrived_unix_s)
+            if left_s <= 0:
+                raise DeadlineExceeded("the request's deadline has passed: allow more time")
+            request = replace(request, deadline_s=left_s)
+        if request.params.n == 1 and not request.prediction:  # it catches up at the speed of a prompt
+            request = replace(request, prediction=output.only_tokens)
+        return request
+
     def submit(self, requests: Sequence[EngineRequest]) -> None:
         """Hand the requests to the engine, from any thread. Raises its refusal; then all are cancelled."""
-        self._meters = self._new_meters(requests)
+        self._meters = self._meters or self._new_meters(requests)
         self._submitted_s = time.monotonic()
         try:
             for index, request in enumerate(requests):
-                self._take(self._engine.submit(request, self._sink(index)))
+                if index in self._over:
+                    self._take(_OVER)
+                else:
+                    self._take(self._engine.submit(request, self._sink(index)))
         except BaseException:
             if threading.get_ident() == self._thread:
                 self._refused()
@@ -100,9 +151,12 @@ class EngineRun:
     async def submit_later(self, requests: Sequence[EngineRequest]) -> None:
         """As `submit`, for requests whose constraint is compiled: no thread waits. Cancelled meanwhile, what
         the engine has not begun to compile is dropped."""
-        self._meters = self._new_meters(requests)
+        self._meters = self._meters or self._new_meters(requests)
         try:
             for index, request in enumerate(requests):
+                if index in self._over:
+                    self._take(_OVER)
+                    continue
                 submitting = self._engine.submit_later(request, self._sink(index))
                 try:
                     with self._call.stage("compile grammar"):
@@ -176,6 +230,45 @@ class EngineRun:
             self.finished.set_result(None)
 
     def _receive(self, index: int, events: list[EngineEvent]) -> None:
+        if self._outputs:
+            events = self._new_events(index, events)
+            if not events:
+                return
+        if self._recorded is None:
+            self._accept(index, events)
+        else:
+            self._recorded.record(index, events, lambda: self._accept(index, events))
+
+    def _new_events(self, index: int, events: list[EngineEvent]) -> list[EngineEvent]:
+        """Those that are not known from before the server was killed."""
+        try:
+            found = self._outputs[index].take(events)
+        except Diverged:
+            self._handles[index].cancel()
+            message = (
+                "the server was stopped before this reply ended, and the next one gave another text: "
+                "has the model changed? Send it again"
+            )
+            return [RequestFailed(EngineStopped(message))]
+        if found and isinstance(done := found[-1], RequestFinished):  # the prediction is nobody's concern
+            usage = replace(done.usage, accepted_prediction_tokens=0, rejected_prediction_tokens=0)
+            found[-1] = replace(done, usage=usage)
+        return found
+
+    def _accept(self, index: int, events: list[EngineEvent]) -> None:
+        """Events that the consumer may have."""
+        last = events[-1]
+        # A failure is raised by `next`. Handed out as a batch, it would look as if the request had begun.
+        found = events[:-1] if isinstance(last, RequestFailed) else events
+        if found and not self._cancelled:
+            if not self._is_awaited:
+                self._bound(sum(map(_size, found)))
+            self._waiting.append((index, found))
+        self._note(index, events)
+        self._notify()
+
+    def _note(self, index: int, events: list[EngineEvent]) -> None:
+        """Count events."""
         now_s = time.monotonic()
         if self._call.first_token_s is None:
             self._call.first_token_s = now_s - self._call.arrival_s
@@ -184,15 +277,8 @@ class EngineRun:
             _, answer = self._answers[index]
             answer += [t for one in events if isinstance(one, Delta) and one.choice == 0 for t in one.tokens]
         last = events[-1]
-        # A failure is raised by `next`. Handed out as a batch, it would look as if the request had begun.
-        found = events[:-1] if isinstance(last, RequestFailed) else events
-        if found and not self._cancelled:
-            if not self._is_awaited:
-                self._bound(sum(map(_size, found)))
-            self._waiting.append((index, found))
         if not isinstance(last, Delta):
             self._note_end(index, last, events, now_s)
-        self._notify()
 
     def _note_end(self, index: int, last: EngineEvent, events: list[EngineEvent], now_s: float) -> None:
         """Note what a request had, if `last` is its last event."""

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from headrace import __version__
 from headrace.engine.request import EngineRequest
 from headrace.engine.validation import MAX_PRIORITY
-from headrace.errors import InvalidRequest, TargetUnreachable
+from headrace.errors import EngineStopped, InvalidRequest, TargetUnreachable
 from headrace.grammar.constraint import GrammarError
 from headrace.inference.call_context import CallContext
 from headrace.inference.engine_run import EngineRun
@@ -26,6 +26,7 @@ from headrace.inference.model_runner import check_tasks
 from headrace.inference.model_source import ModelSource, ModelThreads
 from headrace.inference.preparation import PreparedRequest, prepare_request, prompt_texts
 from headrace.inference.requests import CompletionRequest, EmbeddingRequest, InferenceRequest
+from headrace.journal.call_journal import CallJournal
 from headrace.telemetry.request_metrics import ModelMetrics
 
 if TYPE_CHECKING:
@@ -201,6 +202,8 @@ class LocalHandler:
     async def _submitted(self, prepared: PreparedRequest, model: LoadedModel, call: CallContext) -> EngineRun:
         engine, metrics = model.engine, self._models.metrics(model)
         run = EngineRun(engine, self._event_bridge(), metrics, call, len(prepared.requests), plan=model.plan)
+        if call.journal is not None and all(map(_generates, prepared.requests)):
+            prepared = self._recorded(call.journal, run, prepared, model)
         tokens = sum(len(one.prompt) for one in prepared.requests)
         self.runs[run] = tokens
         self.queued_tokens += tokens
@@ -210,6 +213,20 @@ class LocalHandler:
             self._end(run, call)
             raise
         return run
+
+    @staticmethod
+    def _recorded(
+        journal: CallJournal, run: EngineRun, prepared: PreparedRequest, model: LoadedModel
+    ) -> PreparedRequest:
+        """The request, recorded from now on, and going on where an earlier server was killed."""
+        fingerprint = fingerprint_of(model)
+        recorded = journal.begin_run(prepared.requests, model.name, fingerprint)
+        if recorded.fingerprint != fingerprint:
+            raise EngineStopped(
+                f"this request was begun with other weights or another version of Headrace "
+                f"({recorded.fingerprint}, now {fingerprint}) and cannot go on: send it again"
+            )
+        return replace(prepared, requests=run.resume(recorded, prepared.requests))
 
     def _computing(self, run: EngineRun) -> None:
         """Its prompts wait no more."""
@@ -283,6 +300,10 @@ class LocalHandler:
         if self._bridge is None or self._bridge.loop is not loop:
             self._bridge = EventBridge(loop)
         return self._bridge
+
+
+def _generates(request: EngineRequest) -> bool:
+    return request.embed is None and not request.continuations and not request.predicts
 
 
 def _may_be_refused(request: InferenceRequest, model: LoadedModel) -> bool:

@@ -6,6 +6,7 @@ Nothing here belongs on the event loop, unless the request is small.
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from msgspec.structs import replace
 from headrace.chat.answer_span import AnswerSpan
 from headrace.chat.literal_text import literal_ids
 from headrace.chat.messages import left_out, message_texts, without_images
+from headrace.chat.output_parser import OutputParser
 from headrace.chat.prompt import ChatPrompt, prepare
 from headrace.chat.templates.chat_template import missing_template
 from headrace.engine.request import EmbedParams, EngineRequest
@@ -168,7 +170,11 @@ def _chat(
         scaling=_scaling(request, prompt.answer_span),
         **_common(request, request.id, call),
     )
-    new_parser = (lambda: None) if prompt.plain else prompt.parser
+    choices = itertools.count()
+
+    def new_parser() -> OutputParser | None:
+        return None if prompt.plain else prompt.parser(f"{request.id}/{next(choices)}")
+
     reader = OutputReader(tokenizer, [tokens], params.n, new_parser)
     return PreparedRequest((engine_request,), reader, params.n, params, matched.otherwise)
 

@@ -60,6 +60,8 @@ class Responses:
         size = len(body) + sum(len(item.body) for item in inputs)
         with self._database.transaction():
             self._prune(now_s, size)
+            # One that goes on after a restart is there as it was begun.
+            self._database.execute("DELETE FROM responses WHERE id = ? AND owner = ?", (response_id, owner))
             self._database.execute(
                 "INSERT INTO responses VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                 (response_id, owner, status, previous_id, now_s, now_s, size, body),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
-
 from msgspec import Raw, Struct
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
@@ -36,7 +34,7 @@ def message_reply(body: MessageBody, call: CallContext) -> tuple[ChatRequest, Me
 
     Raises InvalidRequest for what contradicts itself.
     """
-    reply_id = f"msg_{uuid.uuid4().hex}"
+    reply_id = call.new_id("msg").replace("-", "_")
     hide_thinking = thinking_display(body) == "omitted"
     return message_request(body, reply_id, call), MessageReply(reply_id, hide_thinking)
 

@@ -19,7 +19,7 @@ from headrace.api.http.errors import json_response
 from headrace.api.http.event_stream import sse_content
 from headrace.api.http.generation import respond
 from headrace.api.http.query import Query, read_query
-from headrace.api.service import get_service, new_id
+from headrace.api.service import get_service
 from headrace.errors import InvalidRequest
 from headrace.inference.preparation import chat_prompt, chat_tokens
 
@@ -39,7 +39,7 @@ class StreamQuery(Query, frozen=True):
 async def _generate(http: HttpRequest, model: str, *, stream: bool, as_array: bool = False) -> Response:
     body = await read_checked(GenerateContentBody, http)
     thinking = body.generation_config.thinking_config if body.generation_config is not None else None
-    reply_id = new_id("resp")
+    reply_id = call_of(http).new_id("resp")
     reply = GenerateFormat(reply_id, thinking is not None and thinking.include_thoughts, as_array)
     return await respond(http, generate_request(body, model, reply_id), reply, stream=stream)
 

@@ -30,7 +30,7 @@ from headrace.config.settings import Settings
 from headrace.config.stderr_log import LOG_FIELDS
 from headrace.errors import HeadraceError, InvalidRequest
 from headrace.inference.accounts import Account, ReadLimits
-from headrace.inference.call_context import HOPS, CallContext, new_request_id
+from headrace.inference.call_context import HOPS, CallContext
 from headrace.storage.database import Database
 from headrace.storage.keys import Keys
 from headrace.telemetry.trace_context import TRACEPARENT, TRACESTATE
@@ -76,10 +76,12 @@ class ServerMiddleware:
             path = GOOGLE_PATHS + path.removeprefix("/v1/")  # which version 1 shares with OpenAI's API
             scope = {**scope, "path": path}
         sent = headers.get("x-request-id", "")
-        request_id = sent if _CLIENT_ID.fullmatch(sent) else new_request_id()
+        nonce = secrets.token_hex(16)
+        request_id = sent if _CLIENT_ID.fullmatch(sent) else f"req_{nonce}"
         call = HttpCall(
             request_id=request_id,
-            booking_id=f"{sent}.{secrets.token_hex(8)}" if request_id == sent else request_id,
+            booking_id=f"{sent}.{nonce[:16]}" if request_id == sent else request_id,
+            nonce=nonce,
             method=scope["method"],
             path=path,
             account=self._keys.everybody,
@@ -157,6 +159,11 @@ class ServerMiddleware:
                         receive = found.receiving(receive, scope)
                         send = found.sending(send)
                     held.enter_context(self._service.gate.admitted(call))
+                    if self._service.journal is not None:
+                        journaled = await self._service.journal.begin(call, scope)
+                        if journaled is not None:
+                            held.callback(journaled.end)
+                            receive, send = journaled.receiving(receive), journaled.sending(send)
                     held.callback(self._release_body, call)
                 elif call.path not in OPEN_PATHS:
                     self._reads.take(call.client, self._settings.key_read_rpm)

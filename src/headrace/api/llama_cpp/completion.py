@@ -15,7 +15,7 @@ from headrace.api.llama_cpp.prompts import is_list
 from headrace.api.llama_cpp.reply import LlamaReply
 from headrace.api.llama_cpp.sampling import in_words_of_llama_cpp
 from headrace.api.llama_cpp.schema import LlamaChunk, LlamaCompletion, listed
-from headrace.api.service import get_service, new_id
+from headrace.api.service import get_service
 from headrace.errors import HeadraceError
 
 EVENTS = sse_content(
@@ -50,7 +50,7 @@ async def complete(
     service, call = get_service(http), call_of(http)
     body.check_fields()
     model = await service.use(call, body.model)
-    reply_id = new_id("cmpl")
+    reply_id = call.new_id("cmpl")
     try:
         request = await service.prepare_in_thread(
             model, lambda: body.request_of(reply_id, model, prompt, suffix)

@@ -17,14 +17,14 @@ from headrace.api.openai.model_schema import ModelList
 from headrace.api.openai.models import model_cards
 from headrace.api.openai.schema import ChatChunk, ChatReply
 from headrace.api.openai.tokenize import ConversationBody
-from headrace.api.service import get_service, new_id
+from headrace.api.service import get_service
 
 
 @Endpoint("POST", "/chat/completions", body=ChatBody, reply=ChatReply, content=chunks(ChatChunk), hidden=True)
 async def chat_completions(http: HttpRequest) -> Response:
     """As /v1/chat/completions, but the text in the first event of a stream is null."""
     body = await read_chat(http)
-    reply_id = new_id("chatcmpl")
+    reply_id = call_of(http).new_id("chatcmpl")
     reply = body.reply(reply_id, first_text=None)
     return await respond(http, body.request(reply_id), reply, stream=bool(body.stream))
 

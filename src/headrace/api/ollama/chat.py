@@ -24,7 +24,6 @@ from headrace.api.ollama.reply import lines_of
 from headrace.api.ollama.schema import OllamaChat, OllamaMessage, timestamp
 from headrace.api.ollama.thinking import think_settings
 from headrace.api.openai.generation_body import TOOLS
-from headrace.api.service import new_id
 from headrace.chat.messages import Message, messages_from_openai
 from headrace.chat.tools import tool_use_from_openai
 from headrace.errors import InvalidRequest
@@ -60,7 +59,7 @@ def _request(body: ChatBody, used: ResolvedModel, call: HttpCall) -> ChatRequest
     messages = _messages(body.messages or [], used.system)
     last = messages[-1]
     return ChatRequest(
-        id=new_id("chat"),
+        id=call.new_id("chat"),
         messages=tuple(messages),
         tools=tool_use_from_openai(body.tools),
         reasoning=think_settings(body.think),

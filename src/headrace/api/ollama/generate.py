@@ -21,7 +21,6 @@ from headrace.api.ollama.model_names import ResolvedModel
 from headrace.api.ollama.reply import lines_of
 from headrace.api.ollama.schema import OllamaGenerate, timestamp
 from headrace.api.ollama.thinking import think_settings
-from headrace.api.service import new_id
 from headrace.chat.messages import Message
 from headrace.errors import InvalidRequest
 from headrace.inference.requests import ChatRequest, CompletionRequest
@@ -84,7 +83,7 @@ def _shape(name: str, part: OllamaDelta) -> OllamaGenerate:
 def _request(body: GenerateBody, used: ResolvedModel, call: HttpCall) -> ChatRequest | CompletionRequest:
     """A conversation of one turn; the prompt itself with raw, suffix, or where the model has no template."""
     prompt = body.prompt or ""
-    given: dict[str, Any] = {"id": new_id("gen"), **generation(body, used, call)}
+    given: dict[str, Any] = {"id": call.new_id("gen"), **generation(body, used, call)}
     if body.suffix:
         return CompletionRequest(prompts=(prompt,), suffix=body.suffix, **given)
     if body.raw or not used.is_chat:

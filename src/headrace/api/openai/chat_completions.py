@@ -10,7 +10,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from headrace.api.http.body import Values, checked_body, loose, read_checked, targets_of, wishes_of
-from headrace.api.http.call_context import HttpCall
+from headrace.api.http.call_context import HttpCall, call_of
 from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.event_stream import chunks
 from headrace.api.http.generation import answer, respond
@@ -31,7 +31,7 @@ from headrace.api.openai.schema import (
     PromptLogprobList,
     ScalingNote,
 )
-from headrace.api.service import Service, get_service, new_id
+from headrace.api.service import Service, get_service
 from headrace.chat.messages import ROLES, messages_from_openai
 from headrace.chat.tools import tool_use_from_openai
 from headrace.errors import InvalidRequest
@@ -277,12 +277,12 @@ async def read_chat(http: HttpRequest) -> ChatBody:
 async def create_chat_completion(http: HttpRequest) -> Response:
     """Answer a conversation."""
     body = await read_chat(http)
-    reply_id = new_id("chatcmpl")
+    reply_id = call_of(http).new_id("chatcmpl")
     return await respond(http, body.request(reply_id), body.reply(reply_id), stream=bool(body.stream))
 
 
 async def complete_chat(data: bytes, call: HttpCall, service: Service) -> Struct | Raw:
     """The endpoint without HTTP and streams, for batches."""
     body = checked_body(ChatBody, data, call)
-    reply_id = new_id("chatcmpl")
+    reply_id = call.new_id("chatcmpl")
     return await answer(service, body.request(reply_id), body.reply(reply_id), call)

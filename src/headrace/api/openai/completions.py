@@ -10,7 +10,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from headrace.api.http.body import checked_body, read_checked, targets_of, wishes_of
-from headrace.api.http.call_context import HttpCall
+from headrace.api.http.call_context import HttpCall, call_of
 from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.event_stream import chunks
 from headrace.api.http.generation import answer, respond
@@ -20,7 +20,7 @@ from headrace.api.openai.logprobs import echoed_logprobs, joined_logprobs, promp
 from headrace.api.openai.prompts import PROMPTS, read_prompts
 from headrace.api.openai.responder import OpenAIReply, ReplyOptions
 from headrace.api.openai.schema import ScalingNote, TextChoice, TextChunk, TextLogprobs, TextReply
-from headrace.api.service import Service, new_id
+from headrace.api.service import Service
 from headrace.chat.tool_formats.events import Text
 from headrace.inference.events import OutputDelta, OutputFinished, Prepared, PromptScored, TokenText
 from headrace.inference.requests import CompletionRequest
@@ -157,12 +157,12 @@ class TextFormatter:
 async def create_completion(http: HttpRequest) -> Response:
     """Continue one or several prompts."""
     body = await read_checked(CompletionBody, http)
-    reply_id = new_id("cmpl")
+    reply_id = call_of(http).new_id("cmpl")
     return await respond(http, body.request(reply_id), body.reply(reply_id), stream=bool(body.stream))
 
 
 async def complete(data: bytes, call: HttpCall, service: Service) -> Struct | Raw:
     """The endpoint without HTTP and streams, for batches."""
     body = checked_body(CompletionBody, data, call)
-    reply_id = new_id("cmpl")
+    reply_id = call.new_id("cmpl")
     return await answer(service, body.request(reply_id), body.reply(reply_id), call)

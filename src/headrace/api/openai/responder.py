@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from msgspec import UNSET, Raw, Struct, UnsetType, field
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from headrace.api.http.errors import error_body
 from headrace.api.http.event_stream import DONE, MEDIA_TYPE, SseTemplate, sse_event
@@ -25,7 +25,6 @@ from headrace.api.openai.schema import (
     Timings,
     UsageBody,
 )
-from headrace.api.service import now_s
 from headrace.engine.request import Timing, Usage
 from headrace.errors import HeadraceError
 from headrace.inference.call_context import CallContext
@@ -82,7 +81,6 @@ class ReplyOptions(Struct, frozen=True):
     keep: int
     scaling: ScalingSettings | None = None
     stream: StreamOptions = StreamOptions()
-    created: int = field(default_factory=now_s)
     shows_prompt: bool = False
     priority: int | None = None
     """Where a service tier is asked for."""
@@ -119,7 +117,7 @@ class OpenAIReply:
         return Reply(
             id=options.id,
             object=formatter.reply_object,
-            created=options.created,
+            created=int(call.arrived_unix_s),
             model=prepared.model,
             choices=choices,
             usage=usage_body(result.usages, reasoning),
@@ -208,7 +206,7 @@ class ChunkWriter:
         return CompletionChunkBody(
             id=self._options.id,
             object=self._formatter.chunk_object,
-            created=self._options.created,
+            created=int(self._call.arrived_unix_s),
             model=self._model,
             choices=[choice],
             usage=self._usage(index),
@@ -242,7 +240,7 @@ class ChunkWriter:
         return CompletionChunkBody(
             id=self._options.id,
             object=self._formatter.chunk_object,
-            created=self._options.created,
+            created=int(self._call.arrived_unix_s),
             model=self._model,
             choices=[],
             usage=usage_body([one.usage for one in self._finished], self._reasoning_tokens),

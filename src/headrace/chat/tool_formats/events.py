@@ -60,9 +60,11 @@ class OutputEvents:
     following text is known.
     """
 
-    def __init__(self, tools: Sequence[Tool], new_id: Callable[[], str], *, parallel: bool = True) -> None:
+    def __init__(
+        self, tools: Sequence[Tool], new_id: Callable[[str], str], origin: str = "", *, parallel: bool = True
+    ) -> None:
         self.tools = {tool.name: tool for tool in tools}
-        self._new_id = new_id
+        self._new_id, self._origin = new_id, origin
         self._parallel = parallel
         self._events: list[AnswerEvent] = []
         self._space = ""  # white space held back
@@ -113,7 +115,8 @@ class OutputEvents:
         if self._visible:
             self._before_call = (self._space, self._fresh)
             self.section()
-            self._events.append(CallStart(self._index, self._new_id(), name))
+            origin = f"{self._origin}/{self._index}" if self._origin else ""
+            self._events.append(CallStart(self._index, self._new_id(origin), name))
 
     def arguments(self, text: str) -> None:
         """JSON text of the arguments."""

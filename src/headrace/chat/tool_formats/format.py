@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 import string
 from collections.abc import Callable, Mapping
@@ -48,14 +49,23 @@ class CallSyntax(Protocol):
         ...
 
 
-def openai_id() -> str:
-    """A new call id in OpenAI's format."""
-    return "call_" + secrets.token_hex(12)
+def openai_id(origin: str = "") -> str:
+    """A call id in OpenAI's format: that of an `origin`, or a random one."""
+    return "call_" + _bits(origin).to_bytes(16, "little").hex()[:24]
 
 
-def short_id() -> str:
+def short_id(origin: str = "") -> str:
     """Nine letters and digits, the only format that Mistral's templates accept."""
-    return "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(9))
+    letters, rest, found = string.ascii_letters + string.digits, _bits(origin), ""
+    for _ in range(9):
+        rest, place = divmod(rest, len(letters))
+        found += letters[place]
+    return found
+
+
+def _bits(origin: str) -> int:
+    data = hashlib.blake2b(origin.encode(), digest_size=16).digest() if origin else secrets.token_bytes(16)
+    return int.from_bytes(data, "little")
 
 
 class ToolFormat(Struct, frozen=True, kw_only=True):
@@ -80,7 +90,7 @@ class ToolFormat(Struct, frozen=True, kw_only=True):
     close: str = ""
     gap: str = ""
     bare: bool = False
-    new_id: Callable[[], str] = openai_id
+    new_id: Callable[[str], str] = openai_id
 
     @property
     def marks(self) -> tuple[str, ...]:

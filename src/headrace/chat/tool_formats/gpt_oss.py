@@ -34,7 +34,7 @@ class Harmony(Struct, frozen=True):
 
     name: str = "gpt_oss"
     template_marks: tuple[str, ...] = (_CHANNEL, "analysis")
-    new_id: Callable[[], str] = openai_id
+    new_id: Callable[[str], str] = openai_id
 
     @property
     def marks(self) -> tuple[str, ...]:

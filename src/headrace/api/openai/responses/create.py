@@ -17,7 +17,7 @@ from headrace.api.openai.responses.body import CountBody, ResponseBody
 from headrace.api.openai.responses.generate import in_background, made, streamed, whole
 from headrace.api.openai.responses.items import Item, read_input, stored_item
 from headrace.api.openai.responses.schema import ResponseEvent, ResponseInputTokens, ResponseObject
-from headrace.api.service import Service, get_service, new_id
+from headrace.api.service import Service, get_service
 from headrace.errors import InvalidRequest
 from headrace.inference.handler import OpenStream, open_stream
 from headrace.inference.preparation import chat_prompt, chat_tokens
@@ -51,7 +51,9 @@ async def create_response(http: HttpRequest) -> Response:
         raise ClientGone("the client left before anything was computed")
     stream, making = opened
     if body.background:
-        return await in_background(stream, store, making, logprobs=logprobs, follow=is_streamed)
+        return await in_background(
+            stream, store, making, logprobs=logprobs, follow=is_streamed, journal=call.journal
+        )
     if is_streamed:
         return await streamed(stream, store, making, logprobs=logprobs)
     return await whole(http, stream, store, making, logprobs=logprobs)
@@ -61,7 +63,7 @@ async def _opened(
     body: ResponseBody, call: HttpCall, service: Service
 ) -> tuple[OpenStream, InProgressResponse[ResponseObject]]:
     """The stream of the body's request, and the response that is made of it."""
-    response_id = new_id("resp").replace("-", "_")
+    response_id = call.new_id("resp").replace("-", "_")
 
     def prepared() -> tuple[str, list[Item], list[Item], ChatRequest]:
         owner = call.account.owner()
@@ -83,6 +85,7 @@ async def _opened(
     except BaseException:
         await stream.aclose()
         raise
+    response.created_at = int(call.arrived_unix_s)
     if call.warnings:
         response.warnings = call.warnings
     return stream, InProgressResponse(response, call.account, owner, inputs)

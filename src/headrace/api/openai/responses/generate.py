@@ -16,10 +16,11 @@ from headrace.api.openai.responses.output import ResponseAnswer
 from headrace.api.openai.responses.replay_stream import ReplayStream
 from headrace.api.openai.responses.schema import ResponseEvent, ResponseObject
 from headrace.api.service import CLIENT_GONE
-from headrace.errors import HeadraceError
+from headrace.errors import EngineStopped, HeadraceError
 from headrace.inference.events import InferenceEvent
 from headrace.inference.handler import OpenStream
 from headrace.inference.response_store import InProgressResponse, ResponseStore
+from headrace.journal.call_journal import CallJournal
 
 LOG = logging.getLogger("headrace.api")
 
@@ -113,6 +114,7 @@ async def in_background(
     *,
     logprobs: bool,
     follow: bool,
+    journal: CallJournal | None,
 ) -> Response:
     """The response as it begins, or with `follow` its events; it continues when the client leaves."""
     await _begin(stream, store, making)
@@ -128,8 +130,17 @@ async def in_background(
             await _read(stream, answer, store, making)
         except HeadraceError as error:
             LOG.info("%s failed: %s", making.response.id, error.message)
+            if journal is not None:
+                journal.is_interrupted = isinstance(error, EngineStopped)
+        except asyncio.CancelledError:
+            if journal is not None:
+                journal.is_interrupted = True
+            raise
 
     making.task = asyncio.create_task(run())
+    if journal is not None:
+        release = journal.hold()
+        making.task.add_done_callback(lambda done: release())
     return ReplayStream(making, 0) if follow else json_response(making.response)
 
 

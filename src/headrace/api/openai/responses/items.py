@@ -198,9 +198,9 @@ _KINDS: Mapping[str, type[msgspec.Struct]] = {
 _TEXT_PARTS = ("input_text", "output_text", "refusal", "reasoning_text", "summary_text")
 
 
-def item_id(kind: type[msgspec.Struct]) -> str:
-    """A fresh id for an item of that kind."""
-    return f"{_PREFIXES[kind]}_{uuid4().hex}"
+def item_id(kind: type[msgspec.Struct], digits: str = "") -> str:
+    """The id of an item of that kind: with these digits, or a fresh one."""
+    return f"{_PREFIXES[kind]}_{digits or uuid4().hex}"
 
 
 def read_input(value: object, find: Callable[[str], Item | None]) -> list[Item]:

@@ -43,6 +43,7 @@ from headrace.chat.tool_formats.events import (
     Text,
 )
 from headrace.errors import HeadraceError
+from headrace.inference.call_context import derived_id
 from headrace.inference.events import (
     ApprovalWanted,
     InferenceEvent,
@@ -83,7 +84,7 @@ class ResponseAnswer:
         self._emit = emit
         self._shows_logprobs = logprobs
         self._reasoning_tokens = 0
-        self._number = 0
+        self._number = self._ids = 0
         self._items = 0
         self._open: OpenItem | None = None
         self._logprobs: list[TokenText] = []  # of tokens whose text has not come out yet
@@ -128,7 +129,7 @@ class ResponseAnswer:
         self._begin()
         complete = error is None and self._reason == "stop"
         if complete and self._items == 0:
-            self._start(OutputMessage(id=item_id(OutputMessage), content=[], status="in_progress"))
+            self._start(OutputMessage(id=self._new_id(OutputMessage), content=[], status="in_progress"))
         if self._open is not None and self._shows_logprobs:
             self._open.logprobs += chat_logprobs(self._logprobs).content
         self._close("completed" if complete else "incomplete")
@@ -151,6 +152,11 @@ class ResponseAnswer:
         if self._reason in ("length", "content_filter"):
             return "incomplete", "response.incomplete"
         return "completed", "response.completed"
+
+    def _new_id(self, kind: type[Struct]) -> str:
+        """The id of the next item: the same one where the response is made again."""
+        self._ids += 1
+        return item_id(kind, derived_id(self.response.id, self._ids))
 
     def _begin(self) -> None:
         if self._number == 0:
@@ -178,18 +184,18 @@ class ResponseAnswer:
                 case Text(text):
                     if self._open is None or not isinstance(self._open.item, OutputMessage):
                         self._start(
-                            OutputMessage(id=item_id(OutputMessage), content=[], status="in_progress")
+                            OutputMessage(id=self._new_id(OutputMessage), content=[], status="in_progress")
                         )
                     self._say(text)
                 case Reasoning(text):
                     if not text:  # a signature, for which there is no place
                         continue
                     if self._open is None or not isinstance(self._open.item, ReasoningItem):
-                        self._start(ReasoningItem(id=item_id(ReasoningItem), status="in_progress"))
+                        self._start(ReasoningItem(id=self._new_id(ReasoningItem), status="in_progress"))
                     self._say(text)
                 case CallStart(_, call_id, name):
                     call = FunctionCall(call_id=call_id, name=name, arguments="", status="in_progress")
-                    call.id = item_id(FunctionCall)
+                    call.id = self._new_id(FunctionCall)
                     self._start(call)
                 case Arguments(_, text):
                     self._say(text)

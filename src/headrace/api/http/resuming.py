@@ -1,0 +1,198 @@
+"""The requests of a server that was killed are made again at the next start, and go on where they were."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import ExitStack, asynccontextmanager
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive
+
+from headrace.api.http.call_context import HttpCall
+from headrace.api.http.held_reply import nobody
+from headrace.api.http.idempotency import HEADER as IDEMPOTENCY_KEY
+from headrace.api.http.idempotency import Recording
+from headrace.api.http.journaling import JournaledCall, ServerJournal
+from headrace.api.service import Service
+from headrace.errors import HeadraceError
+from headrace.inference.accounts import Account
+from headrace.journal.records import OpenedRequest
+
+LOG = logging.getLogger("headrace.journal")
+AGAIN = (429, 503, 529)
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
+RESUMED_AT_A_TIME = 1000
+
+
+class Resumption:
+    """Makes requests again. Lives on the event loop."""
+
+    def __init__(self, app: ASGIApp, service: Service, journal: ServerJournal) -> None:
+        self._app, self._service, self._journal = app, service, journal
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Go on with the requests that an earlier server has left."""
+        service, journal = self._service, self._journal
+        await service.keys.refresh()
+        found = await service.run_in_thread(journal.journal.unfinished)
+        room = asyncio.Semaphore(RESUMED_AT_A_TIME)
+        for known in found:
+            account = await service.run_in_thread(lambda one=known: service.keys.account_of(one.opened.owner))
+            journaled = journal.restored(known, new_call(known.opened, account or service.keys.everybody))
+            if account is None:
+                LOG.warning("request %s does not go on: its key was revoked", known.opened.request_id)
+                journaled.reply.status, journaled.reply.is_whole = 401, True
+                journaled.end()
+                continue
+            if (key := dict(known.opened.headers).get(IDEMPOTENCY_KEY.encode())) is not None:
+                recording = await service.idempotent.begin(key.decode("latin-1"), journaled.call)
+            else:
+                recording = None
+            mine = recording if isinstance(recording, Recording) else None
+            task = asyncio.create_task(self._run(journaled, known.opened, mine, room))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        if found:
+            journal.resumed = len(found)
+            LOG.warning("%d requests of an earlier server go on", len(found))
+        await journal.journal.verify()
+
+    async def close(self) -> None:
+        """Leave what runs for the next start."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _run(
+        self,
+        journaled: JournaledCall,
+        opened: OpenedRequest,
+        recording: Recording | None,
+        room: asyncio.Semaphore,
+    ) -> None:
+        """Make a request again until it is let in."""
+        service, pause_s = self._service, FIRST_PAUSE_S
+        async with room:
+            while True:
+                while service.gate.starting:
+                    await asyncio.sleep(FIRST_PAUSE_S)
+                if not await self._once(journaled, opened, recording):
+                    break
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        if recording is not None:
+            recording.end()
+        journaled.end()
+
+    async def _once(
+        self, journaled: JournaledCall, opened: OpenedRequest, recording: Recording | None
+    ) -> bool:
+        """Whether the request has to wait for its turn."""
+        service = self._service
+        call = new_call(opened, journaled.call.account)
+        call.journal = journaled.journal
+        journaled.answered = call
+        if recording is not None:
+            recording.call = call
+        assert journaled.journal is not None
+        journaled.journal.again()
+        waits = False
+
+        async def take(message: Message) -> None:
+            nonlocal waits
+            if message["type"] == "http.response.start":
+                call.status, waits = message["status"], message["status"] in AGAIN
+                service.bodies.release(call)
+            if waits:
+                return
+            await self._journal.journal.kept()
+            await note(journaled.reply.take(message))
+
+        note = nobody if recording is None else recording.sending(nobody)
+        with ExitStack() as held:
+            held.enter_context(service.gate.readmitted(call))
+            held.callback(service.bodies.release, call)
+            try:
+                receive = _receiving(opened.body)
+                if recording is not None and recording.digest is None:
+                    receive = recording.receiving(receive, compared=True)
+                await self._app(scope_of(opened, call), receive, take)
+            except HeadraceError as error:
+                call.fail(error)
+            except Exception:
+                LOG.exception("request %s does not go on", opened.request_id)
+        if not waits:
+            service.ended(call)
+        return waits
+
+
+def new_call(opened: OpenedRequest, account: Account) -> HttpCall:
+    """The call of a request that is made again: with its ids."""
+    request_id, nonce = opened.request_id, opened.nonce
+    return HttpCall(
+        request_id=request_id,
+        booking_id=request_id if request_id == f"req_{nonce}" else f"{request_id}.{nonce[:16]}",
+        nonce=nonce,
+        account=account,
+        method=opened.method,
+        path=opened.path,
+        client=opened.client,
+        arrived_unix_s=opened.arrived_unix_s,
+        no_store=opened.no_store,
+    )
+
+
+def scope_of(opened: OpenedRequest, call: HttpCall) -> dict[str, Any]:
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": opened.method,
+        "scheme": "http",
+        "path": opened.path,
+        "raw_path": opened.path.encode(),
+        "query_string": opened.query,
+        "root_path": "",
+        "headers": list(opened.headers),
+        "client": None,
+        "server": None,
+        "headrace.call": call,
+    }
+
+
+def _receiving(body: bytes) -> Receive:
+    """The body of a request whose client is not there any more, and never leaves."""
+    is_read = False
+
+    async def received() -> Message:
+        nonlocal is_read
+        if is_read:
+            await asyncio.Event().wait()
+        is_read = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return received
+
+
+@asynccontextmanager
+async def resuming(app: ASGIApp, service: Service) -> AsyncGenerator[None]:
+    """Go on with what an earlier server has left, beside new requests."""
+    if service.journal is None:
+        yield
+        return
+    resumption = Resumption(app, service, service.journal)
+    task = asyncio.create_task(resumption.run())
+    task.add_done_callback(_told)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await resumption.close()
+
+
+def _told(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        LOG.error("requests of an earlier server do not go on: %s", error)

@@ -1,0 +1,348 @@
+"""The journal while a server runs: what is written of each request, and when others may see it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Literal
+
+import msgspec
+from msgspec import Struct, field
+
+from headrace.engine.request import EngineEvent, EngineRequest
+from headrace.journal.frames import tag_of
+from headrace.journal.log import JournalUnwritable, Log, RecordKind
+from headrace.journal.records import (
+    Batch,
+    EndedReply,
+    OpenedRequest,
+    RunBegun,
+    decode_batch,
+    encode,
+    encode_batch,
+    run_key,
+    shared_id,
+)
+from headrace.journal.segment import Record
+
+LOG = logging.getLogger("headrace.journal")
+FsyncPolicy = Literal["off", "crash", "power"]
+FullPolicy = Literal["refuse", "pause"]
+LAZY_S, LAZY_BYTES = 0.2, 256 * 1024
+AGAIN_S = 1.0  # between two tries to write to a disk that is full
+
+Action = Callable[[], None]
+
+
+class KnownRun(Struct):
+    """A run as far as it is recorded."""
+
+    number: int
+    fingerprint: str
+    batches: list[Batch] = field(default_factory=list[Batch])
+
+
+class KnownRequest(Struct):
+    """A request that had not ended when its server was killed."""
+
+    number: int
+    opened: OpenedRequest
+    runs: list[tuple[bytes, KnownRun]]
+    next_tag: int
+
+
+class RecordedRun:
+    """One run of the model for a request. `known` are the events that are there already, in their order, and
+    `seeds` those of requests without one."""
+
+    __slots__ = ("_call", "_run", "fingerprint", "known", "seeds")
+
+    def __init__(
+        self, call: CallJournal, run: int, known: list[Batch], fingerprint: str, seeds: Sequence[int]
+    ) -> None:
+        self._call, self._run = call, run
+        self.known, self.fingerprint, self.seeds = known, fingerprint, seeds
+
+    def record(self, index: int, events: Sequence[EngineEvent], then: Action) -> None:
+        """Record events; `then` is called as soon as they may be seen."""
+        payload = encode_batch(self._run, index, events)
+        if payload is not None:
+            self._call.events(payload)
+        self._call.journal.after(then)
+
+
+class CallJournal:
+    """What is written of one request. It has ended when everybody who holds it has released it."""
+
+    def __init__(
+        self, journal: Journal, number: int, opened: OpenedRequest, known: KnownRequest | None = None
+    ) -> None:
+        self.journal, self.number, self.opened = journal, number, opened
+        self.is_resumed = known is not None
+        self.is_interrupted = False
+        """Whether it was ended by the server's own end."""
+        self._gap = journal.gap
+        self._runs = 0 if known is None else max((run.number + 1 for _, run in known.runs), default=0)
+        self._known: dict[tuple[bytes, int], KnownRun] = {}
+        self._next_tag = 0 if known is None else known.next_tag
+        self._seen = Counter[bytes]()
+        self._holders = 1
+        self._ending: Callable[[], EndedReply | None] | None = None
+        times = Counter[bytes]()
+        for key, run in () if known is None else known.runs:
+            self._known[key, times[key]] = run
+            times[key] += 1
+
+    def begin_run(self, requests: Sequence[EngineRequest], model: str, fingerprint: str) -> RecordedRun:
+        """The model is about to compute these for the request."""
+        key = run_key(requests)
+        occurrence = self._seen[key]
+        self._seen[key] += 1
+        seeds = [self._seed(key, occurrence, index) for index in range(len(requests))]
+        known = self._known.get((key, occurrence))
+        if known is not None:
+            return RecordedRun(self, known.number, known.batches, known.fingerprint, seeds)
+        run, self._runs = self._runs, self._runs + 1
+        self._known[key, occurrence] = KnownRun(run, fingerprint)
+        if self._writes:
+            begun = encode(RunBegun(run, key, model, fingerprint))
+            self.journal.append(RecordKind.RUN, self.number, self._tag(), begun)
+        return RecordedRun(self, run, [], fingerprint, seeds)
+
+    def again(self) -> None:
+        """The request is made once more, from the start."""
+        self._seen.clear()
+
+    def events(self, payload: bytes) -> None:
+        """Record the events of a run."""
+        if self._writes:
+            self.journal.append(RecordKind.EVENTS, self.number, self._tag(), payload)
+
+    def hold(self) -> Action:
+        """The request goes on after its HTTP call has ended, until what this returns is called."""
+        self._holders += 1
+        return self._release
+
+    def end(self, ending: Callable[[], EndedReply | None]) -> None:
+        """The HTTP call has ended; `ending` says how once all has. None: it is to go on at the next start."""
+        self._ending = ending
+        self._release()
+
+    def _release(self) -> None:
+        self._holders -= 1
+        if self._holders or self._ending is None:
+            return
+        ended = self._ending()
+        if ended is not None and not self.journal.is_closed:
+            self.journal.ended(self, ended)
+
+    @property
+    def _writes(self) -> bool:
+        return self._gap == self.journal.gap and not self.journal.is_closed
+
+    def _tag(self) -> int:
+        tag, self._next_tag = self._next_tag, self._next_tag + 1
+        return tag
+
+    def _seed(self, key: bytes, occurrence: int, index: int) -> int:
+        text = f"{self.opened.nonce}/{key.hex()}/{occurrence}/{index}".encode()
+        return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
+
+
+class Journal:
+    """Writes the records of one turn of the event loop together, and then calls who waits for that.
+
+    Lives on the event loop. Where the disk takes nothing, requests go on, and what they give is not recorded
+    any more: see `check`.
+    """
+
+    def __init__(self, log: Log, *, fsync: FsyncPolicy = "crash", on_full: FullPolicy = "refuse") -> None:
+        self.log, self._fsync, self._on_full = log, fsync, on_full
+        self.gap = 0
+        """How often records were lost: a request that began before writes no more."""
+        self.failure: JournalUnwritable | None = None
+        self.is_closed = False
+        self.dropped = self.records = self.written_bytes = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._actions: list[Action] = []
+        self._is_scheduled = self._is_syncing = False
+        self._pending_ends: list[int] = []
+        self._tried_s = 0.0
+        self._next_number = log.next_number
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-journal")
+        self._syncing: asyncio.Future[None] | None = None
+        self._caring: asyncio.Future[None] | None = None
+
+    def open(self, opened: OpenedRequest) -> CallJournal:
+        """A new request. Raises JournalUnwritable where the disk is full and requests are refused then."""
+        number, self._next_number = self._next_number, self._next_number + 1
+        call = CallJournal(self, number, opened)
+        self.append(RecordKind.OPENED, number, tag_of(shared_id(opened.request_id)), encode(opened))
+        return call
+
+    def check(self) -> str | None:
+        """Whether new requests may come: JournalUnwritable, or a warning for them, or None."""
+        if self.failure is not None and time.monotonic() - self._tried_s > AGAIN_S:
+            self._flush()
+        if self.failure is None:
+            return None
+        if self._on_full == "refuse":
+            raise self.failure
+        return f"{self.failure.message}; this request would be lost if the server were killed"
+
+    def append(self, kind: RecordKind, number: int, tag: int, payload: bytes) -> None:
+        """Hold a record until the end of this turn of the loop."""
+        self.records += 1
+        self.written_bytes += len(payload)
+        self.log.append(kind, number, tag, payload)
+        self._schedule()
+
+    def after(self, action: Action) -> None:
+        """Call it as soon as everything that was appended before is kept as the settings say."""
+        if self._fsync == "off" or self.is_closed:
+            action()
+            return
+        self._actions.append(action)
+        self._schedule()
+
+    async def kept(self) -> None:
+        """Wait until everything that was appended is kept."""
+        done = asyncio.Event()
+        self.after(done.set)
+        await done.wait()
+
+    def ended(self, call: CallJournal, ended: EndedReply) -> None:
+        """A request has ended."""
+        if call.opened.no_store:
+            self.append(RecordKind.FORGOTTEN, call.number, 0, b"")
+            return
+        tag = tag_of(call.opened.nonce)
+        self.append(RecordKind.ENDED, call.number, tag, encode(ended))
+        self._pending_ends.append(call.number)
+
+    async def forget(self, numbers: Sequence[int]) -> None:
+        """Delete requests; their bytes are gone from the files when this returns."""
+        self._flush()
+        self.log.forget(numbers)
+        await self._in_thread(self.log.care)
+
+    def unfinished(self) -> list[KnownRequest]:
+        """The requests that an earlier process has left, in the order in which they came."""
+        return list(known_requests(self.log, self.log.unfinished()))
+
+    async def verify(self) -> None:
+        """Look for damage in all files."""
+        await self._in_thread(self.log.verify)
+
+    async def close(self) -> None:
+        """Write what waits, and let the folder go."""
+        self._flush()
+        self.is_closed = True
+        if self._caring is not None:
+            await asyncio.wait([self._caring])
+        self._thread.shutdown()
+        try:
+            if self._fsync == "power":
+                self.log.sync()
+            self.log.close()
+        except JournalUnwritable as error:
+            LOG.error("%s", error.message)
+
+    def _schedule(self) -> None:
+        if self._is_scheduled:
+            return
+        self._is_scheduled = True
+        loop = asyncio.get_running_loop()
+        if self._fsync == "off":
+            loop.call_later(LAZY_S, self._flush)
+        else:
+            loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._is_scheduled = False
+        ends, self._pending_ends = self._pending_ends, []
+        actions, self._actions = self._actions, []
+        try:
+            self._tried_s = time.monotonic()
+            if self.failure is not None:
+                for number in ends:
+                    self.log.append(RecordKind.FORGOTTEN, number, 0, b"")
+            self.log.write()
+            self.failure = None
+        except JournalUnwritable as error:
+            if self.failure is None:
+                LOG.error("%s; what requests give is not recorded until it does", error.message)
+            self.failure = error
+            self.gap += 1
+            self.dropped += 1
+            self._pending_ends = ends
+        if self.log.needs_care and (self._caring is None or self._caring.done()):
+            self._caring = asyncio.ensure_future(self._in_thread(self.log.care))
+        if self._fsync == "power" and actions:
+            self._actions[:0] = actions
+            self._sync()
+            return
+        for action in actions:
+            action()
+
+    def _sync(self) -> None:
+        """Sync in the thread; meanwhile more comes, for the next time."""
+        if self._is_syncing:
+            return
+        self._is_syncing = True
+        actions, self._actions = self._actions, []
+
+        async def sync() -> None:
+            try:
+                await self._in_thread(self.log.sync)
+            except JournalUnwritable as error:
+                self.failure = error
+            self._is_syncing = False
+            for action in actions:
+                action()
+            if self._actions and not self._is_scheduled:
+                self._sync()
+
+        self._syncing = asyncio.ensure_future(sync())
+
+    async def _in_thread(self, work: Callable[[], None]) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+
+def known_requests(log: Log, numbers: Iterable[int]) -> Iterable[KnownRequest]:
+    """Requests as far as they are recorded; of one whose opening is damaged nothing."""
+    for number, records in log.read(numbers).items():
+        try:
+            found = _known(number, records)
+        except (ValueError, LookupError) as error:
+            LOG.error("a record of request %d cannot be read: %s", number, error)
+            continue
+        if found is not None:
+            yield found
+
+
+def _known(number: int, records: Sequence[Record]) -> KnownRequest | None:
+    first = next((one for one in records if one.kind == RecordKind.OPENED), None)
+    if first is None:
+        return None
+    opened = msgspec.msgpack.decode(first.payload, type=OpenedRequest)
+    runs: dict[int, tuple[bytes, KnownRun]] = {}
+    next_tag = 0
+    for one in records:
+        if one.kind not in (RecordKind.RUN, RecordKind.EVENTS) or one.tag < next_tag:
+            continue
+        if one.tag != next_tag:
+            break  # what is between them is lost
+        next_tag += 1
+        if one.kind == RecordKind.RUN:
+            begun = msgspec.msgpack.decode(one.payload, type=RunBegun)
+            runs[begun.run] = begun.key, KnownRun(begun.run, begun.fingerprint)
+        else:
+            run, batch = decode_batch(one.payload)
+            runs[run][1].batches.append(batch)
+    return KnownRequest(number, opened, list(runs.values()), next_tag)
