@@ -17,8 +17,13 @@ from msgspec.structs import asdict
 from headrace import __version__, _native
 from headrace.cli.flags import takes_settings
 from headrace.cli.terminal import JsonFlag, print_json, print_table, size
+from headrace.config.journal_settings import read_journal
 from headrace.config.settings import Settings
+from headrace.errors import HeadraceError
 from headrace.executors.machine_limits import machine_limits
+from headrace.journal.frames import read_cipher
+from headrace.journal.log import Log
+from headrace.journal.segment import DAMAGED_SUFFIX
 from headrace.loading.free_memory import free_memory_bytes
 from headrace.loading.loader import usable_cores
 from headrace.weights.hub.bundled import BUNDLED_DEFAULT, list_bundled
@@ -49,7 +54,7 @@ class Finding(Struct, frozen=True):
     broken: bool = False
 
 
-@takes_settings("cache_dir", "threads")
+@takes_settings("cache_dir", "threads", "journal")
 def command(
     online: Annotated[bool, typer.Option("--online", help="Also try to reach the hub.")] = False,
     json: JsonFlag = False,
@@ -63,6 +68,7 @@ def command(
         _memory,
         lambda: _cache(settings),
         _models,
+        lambda: _journal(settings),
     ]
     if online:
         checks.append(_hub)
@@ -120,6 +126,29 @@ def _memory() -> list[Finding]:
             problem = f"weights are read faster from huge pages: echo madvise | sudo tee {HUGE_PAGES}"
         findings.append(Finding("huge pages", chosen, problem))
     return findings
+
+
+def _journal(settings: Settings) -> list[Finding]:
+    """The journal's files, read without changing them."""
+    found = read_journal(settings.journal)
+    if found is None:
+        return []
+    if not found.folder.is_dir():
+        return [Finding("journal", f"{found.folder} (not made yet)")]
+    try:
+        log = Log(found.folder, cipher=read_cipher(found.key_file), reads_only=True)
+    except HeadraceError as error:
+        return [Finding("journal", str(found.folder), error.message, broken=True)]
+    damages = [one.message for one in [*log.damages, *log.checked()]]
+    aside = sorted(found.folder.glob(f"*{DAMAGED_SUFFIX}"))
+    value = f"{found.folder} ({size(log.size_bytes)}, {len(log.unfinished())} unfinished requests)"
+    log.close()
+    problem = None
+    if damages or aside:
+        names = ", ".join(path.name for path in aside)
+        said = "; ".join([*damages, *([f"damaged parts were set aside as {names}"] if aside else [])])
+        problem = f"{said}: what was before the damage is used; look after the disk, then delete those parts"
+    return [Finding("journal", value, problem)]
 
 
 def _cache(settings: Settings) -> list[Finding]:

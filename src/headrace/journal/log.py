@@ -231,6 +231,11 @@ class Log:
         self._forget_set_aside()
         self._drop(open_numbers)
 
+    def checked(self) -> list[Damage]:
+        """Read every file as a whole, changing nothing; what is wrong with them."""
+        found = [open_segment(one.path, grows=True, repairs=False)[1] for one in self._copies()[:-1]]
+        return [one for one in found if one is not None]
+
     def verify(self) -> None:
         """Read every file that is full; set the damaged part of one aside."""
         for segment in self._copies()[:-1]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import cast
 
 import msgspec
@@ -49,6 +50,19 @@ class IdempotentReplies:
             (place, time.time() - KEPT_S),
         )
         return _decoder.decode(cast(bytes, rows[0][0])) if rows else None
+
+    def forget(self, nonces: Sequence[str]) -> None:
+        """Delete the replies that have an id made of one of these, also from the file."""
+        if not self._database.exists or not nonces:
+            return
+        deleted = [
+            self._database.execute(
+                "DELETE FROM idempotent_replies WHERE instr(reply, CAST(? AS BLOB))", (nonce,)
+            )
+            for nonce in nonces
+        ]
+        if any(deleted):
+            self._database.erase_deleted()
 
     def add(self, place: bytes, reply: KeptReply) -> None:
         """Keep a reply; those that are too old, or too many, go."""

@@ -103,6 +103,17 @@ def find_logged(database: Database, request_id: str, owner: str | None) -> Logge
     return next(iter(_lines(found)), None)
 
 
+def forget_logged(database: Database, request_id: str, owner: str | None) -> bool:
+    """Delete all lines of that id of that `owner` (None: of anybody), also from the file."""
+    if not database.exists:
+        return False
+    whose, values = _whose(owner)
+    deleted = database.execute(f"DELETE FROM request_log WHERE id = ?{whose}", (request_id, *values))
+    if deleted:
+        database.erase_deleted()
+    return bool(deleted)
+
+
 def page_of_log(database: Database, wanted: LogFilter) -> list[LoggedRequest]:
     """Lines that match, newest first, without their trees and texts."""
     whose, values = _whose(wanted.owner)

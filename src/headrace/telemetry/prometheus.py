@@ -78,6 +78,9 @@ def _calls(meter: ModelMetrics, model: str) -> Iterator[Metric]:
         attempts.add_metric([target, outcome], count)
     yield attempts
     yield from _response_cache(meter)
+    yield make.counter(
+        "journal_dropped", "Writes to the journal that the disk refused.", meter.journal_dropped
+    )
     yield make.counter("log_failures", "Request log entries that could not be stored.", meter.log_failures)
 
 

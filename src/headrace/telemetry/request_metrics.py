@@ -47,6 +47,7 @@ class ModelMetrics(Struct):
     """Of the response cache: by model, and what became of a request or a kept answer."""
     answer_tokens: Counter[str] = field(default_factory=Counter[str])  # that it has saved, by model
     log_failures: int = 0
+    journal_dropped: int = 0
 
 
 class RequestMetrics:

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from msgspec import UNSET
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from headrace.api.http.call_context import call_of
 from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.errors import error_response, json_response
+from headrace.api.http.journaling import ServerJournal
 from headrace.api.llama_cpp.errors import llama_error_body
-from headrace.api.openai.model_schema import HealthBody, ReadyBody
+from headrace.api.openai.model_schema import HealthBody, JournalHealth, ReadyBody
 from headrace.api.service import get_service
 from headrace.errors import EngineStopped, ModelLoading, Overloaded
 
@@ -49,7 +51,21 @@ async def health(http: HttpRequest) -> Response:
             sum(status.free_pages for status in statuses),
             sum(status.page_count for status in statuses),
             states,
+            UNSET if service.journal is None else _journal(service.journal),
         )
+    )
+
+
+def _journal(journal: ServerJournal) -> JournalHealth:
+    damages, failure = journal.damages, journal.journal.failure
+    return JournalHealth(
+        "paused" if failure is not None else "damaged" if damages else "ok",
+        len({id(one) for one in journal.running.values()}),
+        journal.resumed,
+        journal.journal.log.size_bytes,
+        journal.journal.dropped,
+        damages,
+        None if failure is None else failure.message,
     )
 
 

@@ -36,6 +36,8 @@ async def metrics(http: HttpRequest) -> Response:
     if reply is None:
         if start_s >= rendered.fresh_until_s:
             rendered.replies.clear()
+        if service.journal is not None:
+            service.metrics.journal_dropped = service.journal.journal.dropped
         reply = rendered.replies[accept] = expose(service.metrics, model_reports(service), accept=accept)
         end_s = time.monotonic()
         rendered.fresh_until_s = end_s + (end_s - start_s) / LOOP_SHARE

@@ -165,24 +165,24 @@ class ServerJournal:
 
         return await self._threads.run(read)
 
-    async def delete(self, request_id: str, owner: str | None) -> bool:
-        """Forget the requests of that id, those of `owner` alone unless it is None. They are gone from the
-        disk when this returns."""
+    async def delete(self, request_id: str, owner: str | None) -> list[str]:
+        """Forget the requests of that id, those of `owner` alone unless it is None; their nonces. They are
+        gone from the disk when this returns."""
         tag, log = tag_of(shared_id(request_id)), self.journal.log
 
-        def read() -> list[int]:
-            found: list[int] = []
+        def read() -> dict[int, str]:
+            found: dict[int, str] = {}
             for number, records in log.read(log.find(tag), RecordKind.OPENED).items():
                 for one in records:
                     opened = msgspec.msgpack.decode(one.payload, type=OpenedRequest)
                     if owner is None or opened.owner == owner:
-                        found.append(number)
+                        found[number] = opened.nonce
             return found
 
         numbers = await self._threads.run(read)
         if numbers:
-            await self.journal.forget(numbers)
-        return bool(numbers)
+            await self.journal.forget(list(numbers))
+        return list(numbers.values())
 
     def ending(self, journaled: JournaledCall) -> EndedReply | None:
         """How a request has ended; None where only the server has, and the request is to go on."""

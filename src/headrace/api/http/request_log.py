@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -29,6 +29,7 @@ from headrace.storage.request_log import (
     LogPart,
     LogTrimmer,
     find_logged,
+    forget_logged,
     newest_of_log,
     page_of_log,
     write_log,
@@ -99,6 +100,11 @@ class RequestLog:
     async def history(self, reader: Account) -> LogPart:
         """The newest requests that the reader may see, with their parts."""
         return await self._read(lambda: newest_of_log(self._database, self._sees(reader), HISTORY_BYTES))
+
+    async def delete(self, names: Collection[str], reader: Account) -> bool:
+        """Forget the lines of these ids which the reader may see; whether there were some."""
+        whose = self._sees(reader)
+        return await self._read(lambda: sum(forget_logged(self._database, one, whose) for one in names) > 0)
 
     def close(self) -> None:
         """Write what waits."""

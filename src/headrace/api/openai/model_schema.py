@@ -36,6 +36,18 @@ class ModelList(msgspec.Struct, frozen=True):
     object: str = "list"
 
 
+class JournalHealth(msgspec.Struct, frozen=True):
+    """The journal: whether it takes records (`ok`, `paused`), or a part of it was `damaged` and set aside."""
+
+    state: Literal["ok", "paused", "damaged"]
+    running: int
+    resumed: int
+    bytes: int
+    dropped: int
+    damages: list[str]
+    problem: str | None
+
+
 class HealthBody(msgspec.Struct, frozen=True):
     """Whether the engines' loops make progress, with the sums of the numbers by which that was judged, and
     the state of each model."""
@@ -47,6 +59,7 @@ class HealthBody(msgspec.Struct, frozen=True):
     free_pages: int
     page_count: int
     models: dict[str, str] = {}
+    journal: JournalHealth | msgspec.UnsetType = msgspec.UNSET
 
 
 class ReadyBody(msgspec.Struct, frozen=True):

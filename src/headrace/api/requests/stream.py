@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 from starlette.requests import Request as HttpRequest
@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from headrace.api.http.call_context import call_of
 from headrace.api.http.endpoint import Endpoint
-from headrace.api.http.errors import NotFound
+from headrace.api.http.errors import NotFound, json_response
 from headrace.api.http.event_stream import sse_content
 from headrace.api.http.generation import unless_gone
 from headrace.api.http.held_reply import HeldReply
@@ -19,7 +19,9 @@ from headrace.api.http.journaling import ServerJournal
 from headrace.api.http.query import Query, read_query
 from headrace.api.service import get_service
 from headrace.errors import InvalidRequest
-from headrace.journal.records import EndedReply
+from headrace.journal.records import EndedReply, shared_id
+from headrace.storage.deletion import delete_everywhere
+from headrace.storage.idempotent_replies import IdempotentReplies
 
 LAST_EVENT_ID = "last-event-id"
 _HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
@@ -35,6 +37,22 @@ class StreamQuery(Query, frozen=True, kw_only=True):
 
 class StreamEvent(Struct, frozen=True):
     """What an event has is what the request's own endpoint sends."""
+
+
+class DeletedRequest(Struct, frozen=True):
+    """A request that was forgotten."""
+
+    id: str
+    deleted: Literal[True] = True
+    object: Literal["request.deleted"] = "request.deleted"
+
+
+class StillRunning(InvalidRequest):
+    """The request has not ended, and cannot be deleted."""
+
+    remedy = "Wait until it has ended, or close its connection."
+    status = 409
+    code = "request_running"
 
 
 class ReplyNotHeld(InvalidRequest):
@@ -99,6 +117,38 @@ async def read_stream(http: HttpRequest, request_id: str) -> Response:
     if not reply.status:
         raise request_not_found(request_id)
     return HeldStream(reply, 0 if after is None or not reply.is_stream else after + 1)
+
+
+@Endpoint(
+    "DELETE",
+    "/v1/requests/{request_id}",
+    reply=DeletedRequest,
+    errors={404: "No such request is kept for this key", 409: "It has not ended"},
+)
+async def delete_request(http: HttpRequest, request_id: str) -> Response:
+    """Forget a request that has ended: its line in the log, its records in the journal, its stored response
+    and the reply that its Idempotency-Key would get. The bytes are gone from the files when this replies."""
+    service, account = get_service(http), call_of(http).account
+    owner = await service.run_in_thread(account.owner)
+    whose = None if account.may("admin") else owner
+    journal = service.journal
+    running = None if journal is None else journal.find(request_id)
+    if running is not None and (running.owner == owner or whose is None):
+        raise StillRunning(f"request {request_id[:80]!r} has not ended: stop it, or wait until it has")
+    nonces = [] if journal is None else await journal.delete(request_id, whose)
+    shared = {shared_id(request_id), *nonces}
+    names = {request_id, *(f"{prefix}{one}" for prefix in ("req_", "resp_") for one in shared)}
+    found = await service.requests.delete(names, account) or bool(nonces)
+
+    def delete() -> bool:
+        return sum(delete_everywhere(service.database, name, whose) for name in sorted(names)) > 0
+
+    if not (await service.run_in_thread(delete) or found):
+        raise request_not_found(request_id)
+    replies = IdempotentReplies(service.database)
+    known = [one for one in shared if one in nonces or one != request_id]  # not what the client has chosen
+    await service.run_in_thread(lambda: replies.forget(known))
+    return json_response(DeletedRequest(request_id))
 
 
 async def _reply(http: HttpRequest, journal: ServerJournal, request_id: str) -> HeldReply | None:

@@ -1,0 +1,189 @@
+"""Servers and workers that are killed at any moment: every request goes on, byte for byte, once."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import time
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from journal.killed_server import KilledServer, Reader, without_ids
+
+KILLS = int(os.environ.get("HEADRACE_KILLS", "4"))
+STORY = [{"role": "user", "content": "Tell a long story about a fox, a hen and a river."}]
+SCHEMA = {
+    "type": "object",
+    "properties": {"names": {"type": "array", "items": {"type": "string"}, "minItems": 4, "maxItems": 8}},
+    "required": ["names"],
+    "additionalProperties": False,
+}
+TOOL = {"type": "function", "function": {"name": "note", "parameters": SCHEMA}}
+LONG = {"max_tokens": 160, "ignore_eos": True, "stream": True}
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+
+
+def kinds(seed: int) -> dict[str, tuple[str, dict[str, Any]]]:
+    """A request of every surface and feature."""
+    chat = {"model": "mini", "messages": STORY, "seed": seed, **LONG}
+    text = {"model": "mini", "prompt": "The river rose", "seed": seed, **LONG}
+    return {
+        "greedy": (CHAT, {**chat, "temperature": 0}),
+        "warm": (CHAT, {**chat, "temperature": 0.9, "top_p": 0.95}),
+        "mirostat": (TEXT, {**text, "mirostat": 2, "temperature": 0.8}),
+        "penalties": (CHAT, {**chat, "repetition_penalty": 1.2, "dry_multiplier": 0.8, "presence_penalty": 0.5},
+        ),
+        "schema": (
+            CHAT,
+            {**chat, "ignore_eos": False, "max_tokens": 300, "response_format": {
+                "type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA, "strict": True}}},
+        ),
+        "tools": (
+            CHAT,
+            {**chat, "ignore_eos": False, "max_tokens": 300, "tools": [TOOL], "tool_choice": "required"},
+        ),
+        "three": (CHAT, {**chat, "n": 3, "temperature": 1.0}),
+        "beam": (TEXT, {**text, "use_beam_search": True, "n": 2, "temperature": 0, "stream": False}),
+        "prompts": (TEXT, {**text, "prompt": ["One", "Two of them", "Three hens ran"], "temperature": 0.8}),
+        "logprobs": (CHAT, {**chat, "logprobs": True, "top_logprobs": 2}),
+        "message": (
+            "/v1/messages",
+            {"model": "mini", "messages": STORY, "max_tokens": 160, "stream": True, "temperature": 0},
+        ),
+        "response": (
+            "/v1/responses",
+            {"model": "mini", "input": "Count up.", "max_output_tokens": 160, "stream": True, "seed": seed},
+        ),
+        "background": (
+            "/v1/responses",
+            {"model": "mini", "input": "Sing.", "background": True, "stream": True, "seed": seed,
+             "max_output_tokens": 160},
+        ),
+        "ollama": (
+            "/api/chat",
+            {"model": "mini", "messages": STORY,
+             "options": {"seed": seed, "num_predict": 120, "temperature": 0.7}},
+        ),
+    }  # fmt: skip
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Generator[KilledServer]:
+    made = KilledServer(tmp_path)
+    made.start()
+    try:
+        yield made
+    finally:
+        if made.process is not None and made.process.poll() is None:
+            made.kill()
+
+
+def test_every_stream_goes_on_byte_for_byte(server: KilledServer) -> None:
+    draw = random.Random(36)
+    readers = {name: Reader(server, name, *what) for name, what in kinds(11).items()}
+    for number in range(KILLS):
+        time.sleep(draw.uniform(0.3, 1.0))
+        if number % 3 == 1:
+            assert server.kill_workers()  # for clients that is a pause
+            time.sleep(draw.uniform(0.0, 0.5))
+        server.kill()
+        for reader in readers.values():
+            if not reader.is_whole:
+                reader.cut()
+        server.start()
+        for reader in readers.values():
+            if not reader.is_whole:
+                reader.go_on()
+    for reader in readers.values():
+        reader.join()
+    undisturbed = {name: Reader(server, f"{name}-again", *what) for name, what in kinds(11).items()}
+    for name, reader in readers.items():
+        undisturbed[name].join()
+        assert without_ids(reader.seen) == without_ids(undisturbed[name].seen), name
+        assert without_ids(reader.seen)[0], name
+        whole = server.ask("GET", f"/v1/requests/{name}/stream").read()
+        assert _without_clock(whole) == _without_clock(reader.seen), name
+    numbers = [line for line in readers["warm"].seen.split(b"\n") if line.startswith(b"id: ")]
+    assert numbers == [b"id: %d" % number for number in range(len(numbers))]
+
+
+def _without_clock(stream: bytes) -> bytes:
+    """Ollama's lines say when each was written, and how long it took."""
+    return re.sub(rb'"(created_at|[a-z_]+_duration)":[^,}]+', b"", stream)
+
+
+def test_a_background_response_and_a_repeated_request_go_on(server: KilledServer) -> None:
+    body = {
+        "model": "mini",
+        "input": "Sing a long song.",
+        "background": True,
+        "max_output_tokens": 200,
+        "seed": 3,
+    }
+    made = server.json("POST", "/v1/responses", body)
+    short = {**body, "max_output_tokens": 3}
+    ended = server.json("POST", "/v1/responses", short)
+    while server.json("GET", f"/v1/responses/{ended['id']}")["status"] not in ("completed", "incomplete"):
+        time.sleep(0.02)
+    chat = {"model": "mini", "messages": STORY, "max_tokens": 150, "ignore_eos": True}
+    first = Reader(server, "repeated", CHAT, chat)
+    again = {"idempotency-key": "k1", "x-request-id": "repeated"}
+    other = Reader(server, "plain", CHAT, {**chat, "stream": True})
+    first.cut()
+    time.sleep(0.3)
+    server.kill()
+    other.cut()
+    server.start()
+    other.go_on()
+    other.join()
+    while (now := server.json("GET", f"/v1/responses/{made['id']}"))["status"] not in (
+        "completed",
+        "incomplete",
+    ):
+        assert now["status"] in ("queued", "in_progress"), now
+        time.sleep(0.05)
+    events = server.ask("GET", f"/v1/responses/{made['id']}?stream=true").read()
+    last = server.ask("GET", f"/v1/responses/{made['id']}?stream=true&starting_after=5").read()
+    assert events.endswith(last) and b'"sequence_number":6' in last.split(b"\n\n")[0]
+    of_the_ended = server.ask("GET", f"/v1/responses/{ended['id']}?stream=true").read()
+    assert b"response.incomplete" in of_the_ended or b"response.completed" in of_the_ended
+    one = server.json("POST", CHAT, chat, **again)
+    two = server.json("POST", CHAT, chat, **again)
+    assert one == two
+
+
+def test_a_deleted_request_is_in_no_file(server: KilledServer) -> None:
+    secret = "XYZZY-PLUGH"
+    body = {"model": "mini", "messages": [{"role": "user", "content": f"Say {secret}"}], "max_tokens": 5}
+    reply = server.ask("POST", CHAT, body, {"x-request-id": "secret"})
+    reply.read()
+    kept = {"model": "mini", "input": f"Say {secret}", "max_output_tokens": 5}
+    response = server.json("POST", "/v1/responses", kept)
+    assert server.ask("GET", "/v1/requests/secret/stream").status == 200
+    assert any(secret.encode() in one.read_bytes() for one in server.journal.iterdir())
+    for request_id in ("secret", response["id"]):
+        assert server.json("DELETE", f"/v1/requests/{request_id}")["deleted"] is True
+    assert server.ask("GET", "/v1/requests/secret/stream").status == 404
+    server.kill(15)
+    for path in server.folder.rglob("*"):
+        if path.is_file():
+            assert secret.encode() not in path.read_bytes(), path
+
+
+def test_health_names_damage(server: KilledServer) -> None:
+    server.ask(
+        "POST", CHAT, {"model": "mini", "messages": STORY, "max_tokens": 5}, {"x-request-id": "a"}
+    ).read()
+    server.kill(15)
+    [path] = server.journal.glob("*.log")
+    path.write_bytes(path.read_bytes() + b"half a record")
+    server.start()
+    journal = server.json("GET", "/health")["journal"]
+    assert path.name in json.dumps(journal["damages"])
+    assert journal["state"] == "damaged"
+    assert server.ask("GET", "/v1/requests/a/stream").status == 200
