@@ -20,6 +20,7 @@ from headrace.inference.call_context import CallContext
 from headrace.inference.completion import ChunkReader, Completion, CompletionChunk, last_async, last_of
 from headrace.inference.explanation import prediction
 from headrace.inference.handler import Handler, OpenStream, open_stream
+from headrace.inference.journal_handler import JournalHandler, ProgramJournal
 from headrace.inference.keyword_types import ChatKeywords, GenerateKeywords, ModelKeywords
 from headrace.inference.keywords import (
     Messages,
@@ -55,6 +56,7 @@ class _Model:
         progress: Progress | None = None,
         guards: Mapping[str, object] | None = None,
         adapters: Mapping[str, str | Path] | None = None,
+        journal: str | Path | None = None,
         **options: Unpack[ModelKeywords],
     ) -> None:
         name = None if model is None else str(model)
@@ -63,15 +65,23 @@ class _Model:
                 "slo_policy degrade needs a server, which has other models: refuse or serve",
                 param="slo_policy",
             )
-        loaded = load_model(name, _engine_options(type(self).__name__, options), progress=progress)
-        self._source = OneModel(loaded, _adapters(loaded, adapters or {}))
+        given = _engine_options(type(self).__name__, options)
+        kept = None if journal is None else ProgramJournal(Path(journal).expanduser())
+        try:
+            loaded = load_model(name, given, progress=progress)
+            self._source = OneModel(loaded, _adapters(loaded, adapters or {}))
+        except BaseException:
+            if kept is not None:
+                kept.close(has_ended=False)
+            raise
         self._threads = ModelThreads(1)
         self._local = local = LocalHandler(self._source, self._threads)
         self.runner = ModelRunner(local, self._source, self._threads)
-        self.handler: Handler = GuardHandler(local, read_guards(guards), self.runner)
+        inner = local if kept is None else JournalHandler(local, kept)
+        self.handler: Handler = GuardHandler(inner, read_guards(guards), self.runner)
         self._thread = LoopThread()
         # The engine's thread would keep the model alive: stop it with the last reference, or at exit.
-        self._closer = weakref.finalize(self, _close, loaded, local, self._thread, self._threads)
+        self._closer = weakref.finalize(self, _close, loaded, local, self._thread, self._threads, kept)
 
     @property
     def model(self) -> LoadedModel:
@@ -113,11 +123,19 @@ def _adapters(model: LoadedModel, paths: Mapping[str, str | Path]) -> dict[str, 
         raise
 
 
-def _close(model: LoadedModel, handler: LocalHandler, thread: LoopThread, threads: ModelThreads) -> None:
+def _close(
+    model: LoadedModel,
+    handler: LocalHandler,
+    thread: LoopThread,
+    threads: ModelThreads,
+    journal: ProgramJournal | None,
+) -> None:
     handler.close()
     model.close()
     thread.close()
     threads.close()
+    if journal is not None:
+        journal.close()
 
 
 def _engine_options(where: str, options: Mapping[str, Any]) -> EngineOptions:
@@ -144,6 +162,8 @@ class LLM(_Model, BlockingTasks):
     `adapters` are LoRA adapters by name, folders of PEFT or GGUF files; a call with `adapter` uses one;
     `guards` are tables as those of `[guards]` in headrace.toml, by name; `guard` of a call names some of
     those that are not `always` on, or brings tables of its own;
+    with `journal`, a folder, a program that was killed and is started again gets what it had computed at
+    once, and its calls go on where they were;
     packed weights are kept in the user's cache folder unless `cache_dir` says otherwise (None: nowhere).
     Sampling parameters are keywords of each call (those of `SamplingParams`); what is not given comes from
     the model's generation_config.json. One more keyword may say what the output must match: `json_schema` (a

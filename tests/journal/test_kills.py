@@ -36,7 +36,9 @@ def kinds(seed: int) -> dict[str, tuple[str, dict[str, Any]]]:
         "greedy": (CHAT, {**chat, "temperature": 0}),
         "warm": (CHAT, {**chat, "temperature": 0.9, "top_p": 0.95}),
         "mirostat": (TEXT, {**text, "mirostat": 2, "temperature": 0.8}),
-        "penalties": (CHAT, {**chat, "repetition_penalty": 1.2, "dry_multiplier": 0.8, "presence_penalty": 0.5},
+        "penalties": (
+            CHAT,
+            {**chat, "repetition_penalty": 1.2, "dry_multiplier": 0.8, "presence_penalty": 0.5},
         ),
         "schema": (
             CHAT,

@@ -185,6 +185,14 @@ class Journal:
         self.append(RecordKind.OPENED, number, tag_of(shared_id(opened.request_id)), encode(opened))
         return call
 
+    def begin(self, opened: OpenedRequest) -> CallJournal:
+        """As `open`, outside of the event loop: it is written at once. JournalUnwritable."""
+        number, self._next_number = self._next_number, self._next_number + 1
+        payload = encode(opened)
+        self.log.append(RecordKind.OPENED, number, tag_of(shared_id(opened.request_id)), payload)
+        self.log.write()
+        return CallJournal(self, number, opened)
+
     def check(self) -> str | None:
         """Whether new requests may come: JournalUnwritable, or a warning for them, or None."""
         if self.failure is not None and time.monotonic() - self._tried_s > AGAIN_S:
@@ -249,6 +257,21 @@ class Journal:
         try:
             if self._fsync == "power":
                 self.log.sync()
+            self.log.close()
+        except JournalUnwritable as error:
+            LOG.error("%s", error.message)
+
+    def close_now(self, call: CallJournal, ended: EndedReply | None) -> None:
+        """Note the end of the one request there is, and let the folder go, after the event loop has ended."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        self._thread.shutdown()
+        try:
+            if ended is not None:
+                self.log.append(RecordKind.ENDED, call.number, tag_of(call.opened.nonce), encode(ended))
+                self.log.write()
+            self.log.care()
             self.log.close()
         except JournalUnwritable as error:
             LOG.error("%s", error.message)

@@ -107,7 +107,7 @@ def run_key(requests: Sequence[EngineRequest]) -> bytes:
     """What tells a run from others of its request, whenever it is made."""
     found = hashlib.blake2b(digest_size=8)
     for one in requests:
-        found.update(_encoder.encode((one.prompt, one.params)))
+        found.update(_encoder.encode((one.prompt, one.params, one.adapter)))
     return found.digest()
 
 

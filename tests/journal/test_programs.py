@@ -1,0 +1,50 @@
+"""LLM(journal=): a program that was killed goes on where it was."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headrace import LLM
+from headrace.journal.log import JournalInUse
+
+PROGRAM = """
+import os, signal, sys
+from headrace import LLM
+
+llm = LLM("mini", journal=sys.argv[1])
+print(llm.generate("The river", max_tokens=24, temperature=0.9, ignore_eos=True).text, flush=True)
+print(llm.generate("The river", max_tokens=24, temperature=0.9, ignore_eos=True).text, flush=True)
+count = 0
+text = ""
+for chunk in llm.stream("The fox", max_tokens=400, temperature=0.9, ignore_eos=True):
+    text += chunk.text
+    count += 1
+    if len(sys.argv) > 2 and count == 4:
+        print(repr(text), flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+print(repr(text))
+llm.close()
+"""
+
+
+def run(*words: str) -> list[str]:
+    found = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *words], stdout=subprocess.PIPE, text=True, timeout=120, check=False
+    )
+    return found.stdout.splitlines()
+
+
+def test_a_killed_program_goes_on(tmp_path: Path) -> None:
+    folder = str(tmp_path / "journal")
+    killed = run(folder, "kill")
+    again = run(folder)
+    assert killed[-1][:-1] and again[-1].startswith(killed[-1][:-1]) and len(again[-1]) > len(killed[-1])
+    assert killed[:-1] == again[:-1]
+    anew = run(folder)
+    assert anew != again, "after its end a program begins anew, with other seeds"
+    with LLM("mini", journal=folder), pytest.raises(JournalInUse):
+        LLM("mini", journal=folder)
