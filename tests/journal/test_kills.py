@@ -86,7 +86,23 @@ def server(tmp_path: Path) -> Generator[KilledServer]:
 
 
 def test_every_stream_goes_on_byte_for_byte(server: KilledServer) -> None:
-    draw = random.Random(36)
+    killed_at_random(server, random.Random(36))
+
+
+@pytest.mark.soak
+def test_a_thousand_kills(tmp_path: Path) -> None:
+    for number in range(1000 // KILLS):
+        server = KilledServer(tmp_path / str(number))
+        server.folder.mkdir()
+        server.start()
+        try:
+            killed_at_random(server, random.Random(number))
+        finally:
+            server.kill()
+
+
+def killed_at_random(server: KilledServer, draw: random.Random) -> None:
+    """Kill server and workers under a mixed load, and compare with a run that nothing disturbed."""
     readers = {name: Reader(server, name, *what) for name, what in kinds(11).items()}
     for number in range(KILLS):
         time.sleep(draw.uniform(0.3, 1.0))

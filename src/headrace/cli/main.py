@@ -30,6 +30,7 @@ COMMANDS = {
     "eval": "Score what models answer: to cases of a suite, or rows of datasets.",
     "ask": "Ask data and documents a question, answered with citations.",
     "agent": "Let a model use tools until a task is done.",
+    "replay": "Compute requests of the journal again, and compare.",
     "explain": "Show where the time of a request went, or would go.",
     "requests": "List the latest requests of a running server.",
     "mcp": "Use servers of tools (MCP), and approve what they offer.",

@@ -6,6 +6,8 @@ import asyncio
 import importlib
 from functools import partial
 
+from msgspec.structs import replace
+
 from headrace.api.service import Service
 from headrace.api.tools.own_tools import own_tools
 from headrace.cli.fetching import fetch
@@ -29,6 +31,7 @@ def run(model: str | None, settings: Settings) -> None:
         return WorkerLoader(spec)
 
     specs = read_specs([] if model is None else [model], settings)
+    settings = replace(settings, journal=None)  # which belongs to `headrace serve`
     models = ModelManager(specs, launch, policy_of(settings, free_memory_bytes()))
     service = Service(models, settings)
     service.gate.starting = False

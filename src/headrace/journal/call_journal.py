@@ -22,6 +22,7 @@ from headrace.journal.records import (
     EndedReply,
     OpenedRequest,
     RunBegun,
+    ServerFacts,
     decode_batch,
     encode,
     encode_batch,
@@ -84,6 +85,7 @@ class CallJournal:
     ) -> None:
         self.journal, self.number, self.opened = journal, number, opened
         self.is_resumed = known is not None
+        self.fingerprint = ""  # of the model that was asked last
         self.is_interrupted = False
         """Whether it was ended by the server's own end."""
         self._gap = journal.gap
@@ -100,6 +102,7 @@ class CallJournal:
 
     def begin_run(self, requests: Sequence[EngineRequest], model: str, fingerprint: str) -> RecordedRun:
         """The model is about to compute these for the request."""
+        self.fingerprint = fingerprint
         key = run_key(requests)
         occurrence = self._seen[key]
         self._seen[key] += 1
@@ -239,6 +242,10 @@ class Journal:
         self.log.forget(numbers)
         await self._in_thread(self.log.care)
 
+    def note_server(self, facts: ServerFacts) -> None:
+        """A server begins."""
+        self.append(RecordKind.SERVER, 0, 0, encode(facts))
+
     def unfinished(self) -> list[KnownRequest]:
         """The requests that an earlier process has left, in the order in which they came."""
         return list(known_requests(self.log, self.log.unfinished()))
@@ -335,6 +342,13 @@ class Journal:
 
     async def _in_thread(self, work: Callable[[], None]) -> None:
         await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+
+class UnkeptJournal(Journal):
+    """Keeps nothing: for requests that are made again to be compared."""
+
+    def __init__(self) -> None:
+        self.gap, self.is_closed, self._fsync = 0, True, "off"
 
 
 def known_requests(log: Log, numbers: Iterable[int]) -> Iterable[KnownRequest]:

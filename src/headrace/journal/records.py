@@ -53,18 +53,19 @@ class EndedReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     parts: tuple[bytes, ...] | None = ()
     is_stream: bool = False
     model: str = ""
+    fingerprint: str = ""
     total_s: float = 0.0
     completion_tokens: int = 0
     ended_unix_s: float = 0.0
 
 
 class ServerFacts(Struct, frozen=True, kw_only=True):
-    """What a server computes with: replay needs the same. `models` are the specs of its models by name."""
+    """What a server computes with: replay needs the same. `models` are the models by name."""
 
     version: str
     isa: str
     started_unix_s: float
-    models: dict[str, dict[str, object]]
+    models: dict[str, str]
 
 
 _KINDS: tuple[type[EngineEvent], ...] = get_args(EngineEvent)

@@ -199,6 +199,7 @@ class ServerJournal:
             parts=None if reply.is_cut else tuple(reply.parts),
             is_stream=reply.is_stream,
             model=call.model,
+            fingerprint="" if journal is None else journal.fingerprint,
             total_s=time.monotonic() - call.arrival_s,
             completion_tokens=sum(one.completion_tokens for one in call.usages),
             ended_unix_s=time.time(),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator
 from contextlib import ExitStack, asynccontextmanager
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive
 
+from headrace import __version__, _native
 from headrace.api.http.call_context import HttpCall
 from headrace.api.http.held_reply import nobody
 from headrace.api.http.idempotency import HEADER as IDEMPOTENCY_KEY
@@ -18,7 +20,7 @@ from headrace.api.http.journaling import JournaledCall, ServerJournal
 from headrace.api.service import Service
 from headrace.errors import HeadraceError
 from headrace.inference.accounts import Account
-from headrace.journal.records import OpenedRequest
+from headrace.journal.records import OpenedRequest, ServerFacts
 
 LOG = logging.getLogger("headrace.journal")
 AGAIN = (429, 503, 529)
@@ -37,6 +39,14 @@ class Resumption:
         """Go on with the requests that an earlier server has left."""
         service, journal = self._service, self._journal
         await service.keys.refresh()
+        journal.journal.note_server(
+            ServerFacts(
+                version=__version__,
+                isa=_native.isa(),
+                started_unix_s=time.time(),
+                models={one.name: one.spec.model for one in service.models.entries},
+            )
+        )
         found = await service.run_in_thread(journal.journal.unfinished)
         room = asyncio.Semaphore(RESUMED_AT_A_TIME)
         for known in found:
@@ -116,7 +126,7 @@ class Resumption:
             held.enter_context(service.gate.readmitted(call))
             held.callback(service.bodies.release, call)
             try:
-                receive = _receiving(opened.body)
+                receive = receiving(opened.body)
                 if recording is not None and recording.digest is None:
                     receive = recording.receiving(receive, compared=True)
                 await self._app(scope_of(opened, call), receive, take)
@@ -146,6 +156,7 @@ def new_call(opened: OpenedRequest, account: Account) -> HttpCall:
 
 
 def scope_of(opened: OpenedRequest, call: HttpCall) -> dict[str, Any]:
+    """The scope of a request that is made again."""
     return {
         "type": "http",
         "asgi": {"version": "3.0"},
@@ -163,7 +174,7 @@ def scope_of(opened: OpenedRequest, call: HttpCall) -> dict[str, Any]:
     }
 
 
-def _receiving(body: bytes) -> Receive:
+def receiving(body: bytes) -> Receive:
     """The body of a request whose client is not there any more, and never leaves."""
     is_read = False
 

@@ -1,0 +1,224 @@
+"""Runs `headrace replay`: an application of its own in this process, without a socket and a store."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import asdict, replace
+
+from headrace import __version__, _native
+from headrace.api.app import create_app
+from headrace.api.http.replaying import Replayed, replay, with_model
+from headrace.cli.fetching import fetch
+from headrace.cli.serve_settings import policy_of
+from headrace.cli.terminal import note, print_json
+from headrace.config.cache_settings import AGE
+from headrace.config.journal_settings import read_journal
+from headrace.config.settings import SETTINGS, Settings
+from headrace.errors import UsageError
+from headrace.journal.comparison import difference, text_of
+from headrace.journal.frames import read_cipher, tag_of
+from headrace.journal.log import Log, RecordKind
+from headrace.journal.records import EndedReply, OpenedRequest, ServerFacts, shared_id
+from headrace.loading.free_memory import free_memory_bytes
+from headrace.workers.model_manager import ModelManager
+from headrace.workers.model_spec import ModelSpec, spec_of
+from headrace.workers.worker_loader import WorkerLoader
+
+SLOWER = 1.25
+"""Times the recorded seconds from which a replay counts as slower."""
+Kept = tuple[OpenedRequest, EndedReply]
+
+
+def run(
+    request_id: str | None, since: str, variant: str | None, settings: Settings, *, explain: bool, json: bool
+) -> int:
+    """Replay, print, and give the exit code."""
+    found = read_journal(settings.journal)
+    if found is None:
+        raise UsageError("which journal? Give --journal FOLDER, or [journal] in headrace.toml")
+    if not found.folder.is_dir():
+        raise UsageError(f"there is no journal {found.folder}")
+    log = Log(found.folder, cipher=read_cipher(found.key_file), reads_only=True)
+    try:
+        facts = _facts(log)
+        kept = _one(log, request_id) if request_id is not None else list(_since(log, since))
+    finally:
+        log.close()
+    name = None
+    settings = replace(settings, journal=None, store=None, log_requests=False)
+    if variant is not None:
+        settings, name = _varied(variant, settings)
+    results = asyncio.run(_replayed(kept, facts, settings, name))
+    if request_id is None:
+        return _report_all(results, json=json)
+    return _report(results[0], variant, explain=explain, json=json)
+
+
+def _facts(log: Log) -> ServerFacts | None:
+    records = log.read([0], RecordKind.SERVER)[0]
+    return msgspec.msgpack.decode(records[-1].payload, type=ServerFacts) if records else None
+
+
+def _kept(log: Log, numbers: Sequence[int]) -> Iterator[Kept]:
+    for records in log.read(numbers, RecordKind.OPENED, RecordKind.ENDED).values():
+        by_kind = {one.kind: one.payload for one in records}
+        if len(by_kind) == 2:
+            ended = msgspec.msgpack.decode(by_kind[RecordKind.ENDED], type=EndedReply)
+            if by_kind[RecordKind.OPENED]:
+                yield msgspec.msgpack.decode(by_kind[RecordKind.OPENED], type=OpenedRequest), ended
+
+
+def _one(log: Log, request_id: str) -> list[Kept]:
+    found = list(_kept(log, log.find(tag_of(shared_id(request_id)))))
+    if not found:
+        raise UsageError(f"the journal {log.folder} has no request {request_id!r} that has ended")
+    if found[-1][1].parts is None:
+        raise UsageError(f"the reply to {request_id!r} was too long to be kept: there is nothing to compare")
+    return found[-1:]
+
+
+def _since(log: Log, since: str) -> Iterator[Kept]:
+    try:
+        oldest_s = time.time() - float(str(AGE.parse(since)))
+    except ValueError as error:
+        raise UsageError(f"--since: expected {error}") from None
+    for opened, ended in _kept(log, log.ended()):
+        if (
+            opened.arrived_unix_s >= oldest_s
+            and ended.status == 200
+            and ended.parts is not None
+            and opened.path
+        ):
+            yield opened, ended
+
+
+def _varied(variant: str, settings: Settings) -> tuple[Settings, str | None]:
+    key, _, value = variant.partition("=")
+    if key == "weights" and value:
+        return replace(settings, quantization=SETTINGS["quantization"].parse(value, "--with weights")), None
+    if key == "model" and value:
+        return settings, value
+    raise UsageError(f"--with {variant!r}: give weights=TYPE, such as weights=int8, or model=NAME")
+
+
+async def _replayed(
+    kept: Sequence[Kept], facts: ServerFacts | None, settings: Settings, name: str | None
+) -> list[dict[str, Any]]:
+    def launch(spec: ModelSpec) -> WorkerLoader:
+        fetch(spec.model, settings)
+        return WorkerLoader(spec)
+
+    served = {} if facts is None else dict(facts.models)
+    specs = [replace(spec_of(model, settings), name=own) for own, model in served.items()]
+    if name is not None and name not in served:
+        specs.append(spec_of(name, settings))
+    if not specs:
+        raise UsageError("the journal does not say which models its server had")
+    models = ModelManager(specs, launch, policy_of(settings, free_memory_bytes()))
+    app = create_app(models, settings)
+    service = app.state.service
+    service.gate.starting = False
+    found: list[dict[str, Any]] = []
+    try:
+        for place, (opened, ended) in enumerate(kept, 1):
+            if len(kept) > 1:
+                note(f"{place} of {len(kept)}: {opened.request_id}")
+            asked = opened if name is None else with_model(opened, name)
+            done = await replay(app, asked, service.keys.everybody)
+            found.append(_compared(opened, ended, done, facts))
+    finally:
+        service.local.close()
+        await models.close()
+        service.close()
+    return found
+
+
+def _compared(
+    opened: OpenedRequest, ended: EndedReply, done: Replayed, facts: ServerFacts | None
+) -> dict[str, Any]:
+    parted = difference(ended.parts or (), done.parts)
+    outcome = "same" if parted is None else "different"
+    if done.status != ended.status:
+        outcome = "failed"
+    return {
+        "id": opened.request_id,
+        "endpoint": opened.path,
+        "outcome": outcome,
+        "difference": None if parted is None else asdict(parted),
+        "reasons": _reasons(ended, done, facts) if outcome != "same" else [],
+        "recorded": {
+            "model": ended.model,
+            "fingerprint": ended.fingerprint,
+            "status": ended.status,
+            "seconds": round(ended.total_s, 3),
+            "output_tokens": ended.completion_tokens,
+            "text": text_of(ended.parts or ()),
+        },
+        "replayed": {
+            "model": done.model,
+            "fingerprint": done.fingerprint,
+            "status": done.status,
+            "seconds": round(done.seconds, 3),
+            "output_tokens": done.output_tokens,
+            "text": text_of(done.parts),
+        },
+    }
+
+
+def _reasons(ended: EndedReply, done: Replayed, facts: ServerFacts | None) -> list[str]:
+    """What may have made the difference."""
+    found: list[str] = []
+    if done.status != ended.status:
+        found.append(f"the reply has status {done.status}, it had {ended.status}")
+    if facts is not None and facts.version != __version__:
+        found.append(f"Headrace is {__version__}, the server was {facts.version}")
+    if facts is not None and facts.isa != _native.isa():
+        found.append(f"this machine computes with {_native.isa()}, the server with {facts.isa}")
+    if done.model != ended.model:
+        found.append(f"the model is {done.model}, it was {ended.model}")
+    elif done.fingerprint != ended.fingerprint:
+        found.append(f"the weights are others ({done.fingerprint}, they were {ended.fingerprint})")
+    return found or ["nothing that is known: the same version, instruction set and weights"]
+
+
+def _report(result: dict[str, Any], variant: str | None, *, explain: bool, json: bool) -> int:
+    code = 0 if result["outcome"] == "same" or (variant is not None and result["outcome"] != "failed") else 1
+    if json:
+        print_json(result)
+        return code
+    if variant is not None:
+        for name in ("recorded", "replayed"):
+            side = result[name]
+            print(f"-- {name}: {side['model']}, {side['output_tokens']:,} tokens in {side['seconds']:.2f} s")
+            print(side["text"])
+    print("same bytes" if result["outcome"] == "same" else result["outcome"])
+    parted = result["difference"]
+    if parted is not None and variant is None:
+        print(f"they part at byte {parted['byte']:,} of {parted['where']}")
+        if explain:
+            print(f"recorded: {parted['recorded']!r}\nreplayed: {parted['replayed']!r}")
+            for reason in result["reasons"]:
+                print(f"because: {reason}")
+    return code
+
+
+def _report_all(results: Sequence[dict[str, Any]], *, json: bool) -> int:
+    count = {name: sum(one["outcome"] == name for one in results) for name in ("same", "different", "failed")}
+    slower = sum(one["replayed"]["seconds"] > SLOWER * one["recorded"]["seconds"] for one in results)
+    if json:
+        counts = {"equal": count["same"], "different": count["different"], "failed": count["failed"]}
+        print_json({**counts, "slower": slower, "requests": list(results)})
+    else:
+        for one in results:
+            if one["outcome"] != "same":
+                print(f"{one['outcome']}: {one['id']}: {'; '.join(one['reasons'])}")
+        print(
+            f"{count['same']:,} equal, {count['different']:,} different, {count['failed']:,} failed, "
+            f"{slower:,} slower"
+        )
+    return 1 if count["different"] or count["failed"] else 0
