@@ -85,16 +85,24 @@ class KilledServer:
 class Reader:
     """Reads the reply to one request in a thread, as far as it comes; then the rest by its id."""
 
-    def __init__(self, server: KilledServer, request_id: str, path: str, body: object) -> None:
+    def __init__(
+        self,
+        server: KilledServer,
+        request_id: str,
+        path: str,
+        body: object,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         self.request_id, self._server, self.seen = request_id, server, b""
         self._path, self._body = path, body
+        self._headers = {"x-request-id": request_id, **(headers or {})}
         self.is_whole = False
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
 
     def _read(self) -> None:
         try:
-            reply = self._server.ask("POST", self._path, self._body, {"x-request-id": self.request_id})
+            reply = self._server.ask("POST", self._path, self._body, self._headers)
             with reply:
                 assert reply.status == 200, reply.read()
                 while part := reply.read1(65536):

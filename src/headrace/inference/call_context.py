@@ -115,7 +115,7 @@ class CallContext:
     """Resolve when what was cancelled has really ended, which a client need not wait for."""
     stops: dict[str, Callable[[int], None]] = field(default_factory=dict[str, Callable[[int], None]])
     """Of each request that is computed, by its id: computes no more of a prompt, whose last events come."""
-    nonce: str = field(default_factory=lambda: uuid.uuid4().hex)
+    nonce: str = field(default_factory=lambda: os.urandom(16).hex())
     """What the ids of its reply are made of: they are the same when it is made again with the same one."""
     journal: CallJournal | None = None
     """Records what is computed for it."""

@@ -58,7 +58,9 @@ class Resumption:
                 journaled.end()
                 continue
             if (key := dict(known.opened.headers).get(IDEMPOTENCY_KEY.encode())) is not None:
-                recording = await service.idempotent.begin(key.decode("latin-1"), journaled.call)
+                recording = await service.idempotent.begin(
+                    key.decode("latin-1"), journaled.call, scope_of(known.opened, journaled.call)
+                )
             else:
                 recording = None
             mine = recording if isinstance(recording, Recording) else None
@@ -68,7 +70,6 @@ class Resumption:
         if found:
             journal.resumed = len(found)
             LOG.warning("%d requests of an earlier server go on", len(found))
-        await journal.journal.verify()
 
     async def close(self) -> None:
         """Leave what runs for the next start."""
@@ -128,7 +129,7 @@ class Resumption:
             try:
                 receive = receiving(opened.body)
                 if recording is not None and recording.digest is None:
-                    receive = recording.receiving(receive, compared=True)
+                    receive = recording.receiving(receive, scope_of(opened, call))
                 await self._app(scope_of(opened, call), receive, take)
             except HeadraceError as error:
                 call.fail(error)
@@ -195,15 +196,13 @@ async def resuming(app: ASGIApp, service: Service) -> AsyncGenerator[None]:
         yield
         return
     resumption = Resumption(app, service, service.journal)
-    task = asyncio.create_task(resumption.run())
-    task.add_done_callback(_told)
+    try:  # before the first request: one with the same Idempotency-Key must find what goes on
+        await resumption.run()
+    except HeadraceError as error:
+        LOG.error("requests of an earlier server do not go on: %s", error.message)
+    verifying = asyncio.create_task(service.journal.journal.verify())
     try:
         yield
     finally:
-        task.cancel()
+        verifying.cancel()
         await resumption.close()
-
-
-def _told(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        LOG.error("requests of an earlier server do not go on: %s", error)
