@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
@@ -133,7 +134,8 @@ def test_greedy_lengths_are_those_of_real_answers(plain: Path, other: Path) -> N
 def test_the_reference_writes_the_text_where_none_is_given(plain: Path, other: Path) -> None:
     order = TextOrder(windows=4, length=40, continued=0)
     one, two = compared(other, plain, order), compared(other, plain, order)
-    assert one == two, "the same seed, the same text"
+    still = {"tokens_per_s": 0.0, "reference_tokens_per_s": 0.0}
+    assert replace(one, **still) == replace(two, **still), "the same seed, the same text"
     assert (one.windows, one.tokens, one.greedy) == (4, 4 * 39, None)
     assert "written by" in one.source
 
