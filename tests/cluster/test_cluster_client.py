@@ -193,3 +193,19 @@ def test_other_weights_are_refused_until_replicas_are_replaced(
     Running(engine, request()).finish()
     engine.replace()
     running(engine, 2)
+
+
+def test_replicas_stay_where_new_ones_do_not_start(cluster: Start, folder: Path, tmp_path: Path) -> None:
+    own = tmp_path / "model"
+    shutil.copytree(folder, own)
+    engine = cluster(own, replicas=2, max=2)
+    running(engine, 2)
+    before = [one.pid for one in engine.replicas()]
+    config = own / "config.json"
+    config.write_text(config.read_text().replace('"hidden_size"', '"hidden_size_of_another"'))
+    with pytest.raises(EngineStopped, match="0 of 2 are replaced"):
+        engine.replace()
+    assert [one.pid for one in engine.replicas() if one.state == "running"] == before
+    Running(engine, request()).finish()
+    os.kill(before[0], signal.SIGKILL)
+    until(lambda: "headrace cluster replace" in (engine.refused or ""))  # the new files are not accepted

@@ -381,6 +381,8 @@ class ClusterClient:
             placed.item.accept()
             return
         with self._lock:
+            if self._open.get(answer.number) is not placed:  # it was cancelled at this moment
+                return
             self._forget(answer.number)
         placed.item.refuse(answer.error)
 

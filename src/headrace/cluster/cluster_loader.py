@@ -76,9 +76,14 @@ class CheckedStart:
             )
         return self._start(adopt)
 
-    def accept(self) -> None:
-        """The present weights are those of all replicas from now on."""
-        self._digest = self._found()
+    def accept(self) -> Callable[[], None]:
+        """The present weights are those of all replicas from now on; what takes that back."""
+        before, self._digest = self._digest, self._found()
+
+        def take_back() -> None:
+            self._digest = before
+
+        return take_back
 
     def _found(self) -> str:
         with open_checkpoint(self._path) as checkpoint:

@@ -34,10 +34,10 @@ class ReplicaRefused(HeadraceError):
 
 class ReplicaStart(Protocol):
     """Starts a replica, as `workers.engine_client.Start`; ReplicaRefused where it has other weights than the
-    first one, unless these were accepted since."""
+    first one, unless these were accepted since. `accept` gives what takes that back."""
 
     def __call__(self, adopt: Callable[[WorkerProcess], None], /) -> tuple[WorkerProcess, ModelReady]: ...
-    def accept(self) -> None: ...
+    def accept(self) -> Callable[[], None]: ...
 
 
 class PoolOwner(ReplicaEvents, Protocol):
@@ -59,7 +59,7 @@ class ReplicaPool:
 
     def __init__(self, start: ReplicaStart, settings: ClusterSettings, owner: PoolOwner) -> None:
         self._start, self._settings, self._owner = start, settings, owner
-        self._lock = threading.Lock()
+        self._lock, self._replacing = threading.Lock(), threading.Lock()
         self._links: dict[int, ReplicaLink] = {}
         self._leaving: dict[int, float] = {}  # draining ones, and until when
         self._wanted = settings.replicas
@@ -130,21 +130,34 @@ class ReplicaPool:
             raise InvalidRequest(f"there is no replica {number}: there are {known}", param="replica")
         self._owner.draining(link)
         with self._lock:
-            self._leaving.setdefault(number, time.monotonic() + DRAIN_S)
+            if self._links.get(number) is link:  # else it has ended meanwhile, and its number is free
+                self._leaving.setdefault(number, time.monotonic() + DRAIN_S)
         self._wake.set()
 
     def replace_all(self) -> int:
-        """Each is drained when a new one is ready; how many. Waits."""
-        self._start.accept()
-        self.refused = None
-        old = [link for link in self.links if link.number not in self._leaving]
-        for link in old:
-            self._launch()
-            if self.failure is not None or self._closing.is_set():
-                raise self.failure or EngineStopped("the engine is shutting down")
-            if self._links.get(link.number) is link:
-                self.drain(link.number)
-        return len(old)
+        """Each is drained when a new one is ready; how many. Waits. EngineStopped where a new one does not
+        start: the old ones that are left go on."""
+        if not self._replacing.acquire(blocking=False):
+            raise InvalidRequest("the replicas are being replaced already: wait for the end of that")
+        try:
+            take_back, self.refused = self._start.accept(), None
+            old = [link for link in self.links if link.number not in self._leaving]
+            for done, link in enumerate(old):
+                error = self._launch()
+                if self.failure is not None or self._closing.is_set():
+                    raise self.failure or EngineStopped("the engine is shutting down")
+                if error is not None:
+                    if not done:
+                        take_back()
+                    raise EngineStopped(
+                        f"a new replica did not start: {error}: {done} of {len(old)} are replaced, the "
+                        "others go on"
+                    )
+                if self._links.get(link.number) is link:
+                    self.drain(link.number)
+            return len(old)
+        finally:
+            self._replacing.release()
 
     def close(self) -> None:
         """End all."""
@@ -239,7 +252,8 @@ class ReplicaPool:
             self._retry_s = now_s + min(FIRST_PAUSE_S * 2 ** (crashes - 2), LONGEST_PAUSE_S)
         self._launch()
 
-    def _launch(self) -> None:
+    def _launch(self) -> Exception | None:
+        """Start one; why it did not."""
         try:
             process, ready = self._start(self._adopt_starting)
         except Exception as error:
@@ -248,11 +262,12 @@ class ReplicaPool:
                 self.refused = error.message if isinstance(error, ReplicaRefused) else None
                 with self._lock:
                     self._crashes.append(time.monotonic())
-            return
+            return error
         if self._closing.is_set():
             process.close()
-            return
+            return None
         self.adopt(process, ready)
+        return None
 
     def _adopt_starting(self, process: WorkerProcess) -> None:
         with self._lock:
