@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -235,6 +236,24 @@ def test_what_is_bad_for_one_key_of_a_team_is_not_promoted(store: ExampleStore) 
     assert worse_keys(store, registry.student(task, "ready")) == ["ann"]
     with pytest.raises(InvalidRequest, match="much worse than what answers today for the keys ann"):
         promote(store, GateStore(Database(None)), task, ROUTE, "ann")
+
+
+def test_of_two_promotions_at_once_one_stands(store: ExampleStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second reads that the student is ready, and decides after the first has promoted it."""
+    fill(store, 250)
+    task, gates = ready(store), GateStore(Database(None))
+
+    def during(*looked_at: Any) -> Any:
+        monkeypatch.undo()
+        promote(store, gates, task, ROUTE, "ann")
+        return exposure_of(*looked_at)
+
+    monkeypatch.setattr("headrace.adapt.promotion.exposure_of", during)
+    with pytest.raises(InvalidRequest, match="another decision about it came first"):
+        promote(store, gates, task, ROUTE, "bob")
+    assert Registry(store.database).student(task, "promoted")
+    said = [(one.what, one.who) for one in Registry(store.database).decisions(task)]
+    assert said[-1] == ("promoted", "ann")
 
 
 WORKER = """

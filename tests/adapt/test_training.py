@@ -134,3 +134,18 @@ def test_it_gets_no_more_memory_than_it_may_have(tmp_path: Path) -> None:
         process.result()
     assert not Registry(database).students("trained")
     database.close()
+
+
+def test_its_settings_are_in_no_list_of_processes(tmp_path: Path) -> None:
+    """Canaries and the address of a webhook are secrets; what a process was started with is none."""
+    path = tmp_path / "s.sqlite3"
+    database = open_adapt(path)
+    task = fill(ExampleStore(database), 250)
+    embed_examples(database, SETTINGS.encoder, words)
+    settings = replace(SETTINGS, canaries=("code 88",), webhook="https://example.com/token")
+    process = TrainingProcess(adapt_file(path), task, settings)
+    while not (shown := Path(f"/proc/{process.pid}/cmdline").read_bytes()):
+        time.sleep(0.01)  # it is being started
+    assert b"training_process" in shown and b"code 88" not in shown and b"token" not in shown
+    assert process.result()[0] == Registry(database).student(task, "trained").id
+    database.close()

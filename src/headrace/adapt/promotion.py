@@ -95,9 +95,8 @@ def promote(
         f"data {student.card.data_sha256[:16]}, weights {student.card.weights}"
     )
     with store.database.transaction():
-        for before in registry.students("promoted", task=task):
-            registry.move(before, ("promoted",), "replaced", f"by {student.id}", who=who)
-        registry.move(
+        earlier = registry.students("promoted", task=task)
+        promoted = registry.move(
             student,
             ("ready",),
             "promoted",
@@ -108,6 +107,14 @@ def promote(
             route=route.name,
             promoted_s=time.time(),
         )
+        if not promoted:  # decided otherwise while this was looked at: what is promoted stays
+            raise InvalidRequest(
+                f"student {student.id} of task {task} is not ready any more: another decision about it came "
+                "first; look at it with `headrace adapt status`",
+                param="task",
+            )
+        for before in earlier:
+            registry.move(before, ("promoted",), "replaced", f"by {student.id}", who=who)
     return registry.student(task, "promoted")
 
 

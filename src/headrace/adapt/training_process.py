@@ -1,6 +1,7 @@
 """Trainings in a process of their own: last in priority, within its memory and hours, and after live traffic.
 
-Run as `python -m headrace.adapt.training_process FILE TASK SETTINGS`, it prints what it has made as JSON.
+Run as `python -m headrace.adapt.training_process FILE TASK`, with the settings on standard input, it prints
+what it has made as JSON. Arguments can be read by everybody on the machine; settings have secrets.
 """
 
 from __future__ import annotations
@@ -50,17 +51,20 @@ class TrainingProcess:
     """Starts the process, and waits for it; `stop` ends it from another thread."""
 
     def __init__(self, file: Path, task: str, settings: AdaptSettings) -> None:
-        given = msgspec.json.encode(settings).decode()
         self._task = task
         # -P: import nothing from the current directory.
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", MODULE, str(file), task, given],
-            stdin=subprocess.DEVNULL,
+            [sys.executable, "-P", "-m", MODULE, str(file), task],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env={name: value for name, value in os.environ.items() if name in KEPT_VARIABLES}
             | {"OPENBLAS_NUM_THREADS": "1"},
         )
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError), self._process.stdin as given:
+            given.write(msgspec.json.encode(settings))
+        self._process.stdin = None  # `communicate` has nothing to send
 
     @property
     def pid(self) -> int:
@@ -93,7 +97,7 @@ def main(arguments: Sequence[str]) -> None:
     """In the process."""
     os.nice(NICE)
     file, task = Path(arguments[0]), arguments[1]
-    settings = msgspec.json.decode(arguments[2], type=AdaptSettings)
+    settings = msgspec.json.decode(sys.stdin.buffer.read(), type=AdaptSettings)
     apply(ProcessLimits(settings.train_hours * 3600, settings.train_memory))
     with file.with_suffix(".training").open("a") as lock:
         database = Database(file, ADAPT_MIGRATIONS)
