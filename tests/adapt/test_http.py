@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from fake import FakeModel
 from in_process import server_of
-from learning import fill, learning_server
+from learning import ask, fill, learning_server
 from starlette.requests import Request
 
+from headrace.adapt.examples import ExampleStore
+from headrace.adapt.schema import open_adapt
+from headrace.adapt.served_actions import ServedActions
 from headrace.api.adapt.actions import _is_of_this_machine
+from headrace.config.adapt_settings import AdaptSettings
+from headrace.errors import StoreBusy
+from headrace.gateway.gate import GateStore
+from headrace.inference.model_runner import ModelRunner
 from headrace.loading.loader import load_model
 from headrace.loading.options import EngineOptions
+from headrace.storage.database import Database
 
 ADMIN = {"authorization": "Bearer admin-key-0123456789"}
 
@@ -107,3 +117,48 @@ def test_without_the_table_it_says_how() -> None:
     with server_of(FakeModel()) as server:
         reply = server.http().get("/v1/adapt/status")
         assert reply.status_code == 501 and "[adapt]" in reply.json()["error"]["message"]
+
+
+def test_a_busy_store_does_not_end_the_looking_after_students(
+    tmp_path: Path, embed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it a rollback has no effect in the running server."""
+    looked, again = list[object](), threading.Event()
+
+    def is_training(database: object) -> bool:
+        looked.append(database)
+        if len(looked) > 1:
+            again.set()
+        raise StoreBusy("the store is busy", reason="store")
+
+    monkeypatch.setattr("headrace.adapt.adapting.is_training", is_training)
+    with learning_server(tmp_path, lambda text: str(again.wait(20)), embed) as (server, _, _store):
+        assert ask(server, "hello").json()["choices"][0]["message"]["content"] == "True"
+
+
+def test_one_action_computes_at_a_time_also_when_its_client_has_left() -> None:
+    database = open_adapt(None)
+    none = cast("ModelRunner", None)
+    began, goes_on, done = threading.Event(), threading.Event(), list[str]()
+
+    def first(embed: object) -> None:
+        began.set()
+        goes_on.wait(20)
+        done.append("first")
+
+    async def both() -> None:
+        actions = ServedActions(
+            ExampleStore(database), AdaptSettings(), GateStore(Database(None)), none, None
+        )
+        leaves = asyncio.ensure_future(actions._compute(first))
+        await asyncio.to_thread(began.wait, 20)
+        leaves.cancel()
+        second = asyncio.ensure_future(actions._compute(lambda embed: done.append("second")))
+        await asyncio.wait([second], timeout=0.2)
+        goes_on.set()
+        await second
+        actions.close()
+
+    asyncio.run(both())
+    assert done == ["first", "second"]
+    database.close()

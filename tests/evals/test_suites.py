@@ -62,6 +62,8 @@ def problem(evaluator: dict[str, Any], case: dict[str, Any], said: str) -> str:
             '{"b": 1}',
         ),
         ({"type": "json_schema", "schema": {}}, {"expected": {"a": 1}}, '{"a": 1.0}', '{"a": 2}'),
+        ({"type": "json_schema", "schema": {}}, {"expected": {"a": [1]}}, '{"a": [1.0]}', '{"a": [true]}'),
+        ({"type": "rules"}, {"rules": [{"json_equals": True}]}, "true", "1"),
         ({"type": "json_schema", "schema": {}}, {}, "[]", "[" * 100_000),
     ],
 )
@@ -97,6 +99,18 @@ def test_sql_is_scored_by_its_rows_and_can_touch_nothing() -> None:
     broken = suite_of({"type": "sql", "tables": tables}, {"prompt": "0", "expected": "SELECT nothing"})
     with pytest.raises(InvalidRequest, match="expected SQL of a case fails"):
         run_suite(broken, [("m", lambda: Scripted(lambda text: said["0"]))])
+
+
+def test_tables_of_a_suite_have_dates(tmp_path: Path) -> None:
+    """YAML reads them as such."""
+    pytest.importorskip("duckdb", reason="needs headrace[data]")
+    file = tmp_path / "s.yaml"
+    file.write_text(
+        "name: s\nevaluator:\n  type: sql\n  tables:\n    t: [{day: 2026-01-02, n: 1}]\n"
+        "cases: [{prompt: x, expected: \"SELECT n FROM t WHERE day = DATE '2026-01-02'\"}]\n"
+    )
+    report = run_suite(read_suite(file), [("m", lambda: Scripted(lambda text: "SELECT 1"))])
+    assert report.models[0].score is not None and report.models[0].score.mean == 1.0
 
 
 def test_a_judge_is_asked_both_ways_and_knows_no_names() -> None:

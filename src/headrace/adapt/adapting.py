@@ -82,10 +82,13 @@ class Adapting:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(LOOK_S)
-            await self._look()
-            await delivered(self._webhook)
-            if self.actions.is_busy():
-                await asyncio.to_thread(self._tell_trainings)
+            try:
+                await self._look()
+                await delivered(self._webhook)
+                if self.actions.is_busy():
+                    await asyncio.to_thread(self._tell_trainings)
+            except Exception:  # whatever it is: no student would be rolled back any more
+                LOG.exception("students could not be looked after: tried again in %g s", LOOK_S)
 
     async def _look(self) -> None:
         """Take over what was decided meanwhile."""

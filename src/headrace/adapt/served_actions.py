@@ -53,7 +53,7 @@ class ServedActions:
         """Of actions that compute, which are no such requests."""
         self._store, self._settings, self._gates, self._runner = store, settings, gates, runner
         self._threads = ThreadPoolExecutor(3, thread_name_prefix="headrace-adapt")
-        self._computing = asyncio.Lock()
+        self._computing, self._closed = asyncio.Lock(), False
 
     async def _run(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
@@ -64,10 +64,17 @@ class ServedActions:
         def embed(texts: Sequence[str]) -> Floats:
             return asyncio.run_coroutine_threadsafe(self._vectors(texts), loop).result()
 
+        def over(done: asyncio.Future[T]) -> None:
+            self._computing.release()
+            if not done.cancelled():
+                done.exception()  # of a client that left nobody asks for it
+
         self.open_calls += 1
         try:
-            async with self._computing:
-                return await self._run(lambda: work(embed))
+            await self._computing.acquire()
+            running = loop.run_in_executor(self._threads, lambda: work(embed))
+            running.add_done_callback(over)  # a thread goes on when its client leaves
+            return await asyncio.shield(running)
         finally:
             self.open_calls -= 1
 
@@ -119,6 +126,8 @@ class ServedActions:
                 name, card = train(store, wanted, settings, embed)
             else:
                 self._process = TrainingProcess(self._file, wanted, settings)
+                if self._closed:
+                    self._process.stop()
                 try:
                     name, card = self._process.result()
                 finally:
@@ -165,6 +174,7 @@ class ServedActions:
 
     def close(self) -> None:
         """Take no more actions. A training goes on the next time that it is asked for."""
+        self._closed = True
         if self._process is not None:
             self._process.stop()
         self._threads.shutdown(wait=False, cancel_futures=True)

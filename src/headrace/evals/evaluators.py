@@ -55,7 +55,18 @@ def _exact(expected: str, said: str, *, ignore_case: bool) -> Problem:
 def _same_value(case: Case, said: str) -> Problem:
     if case.expected is None:
         return ""
-    return "" if json.loads(said) == case.expected else "not the expected value"
+    return "" if _equal(json.loads(said), case.expected) else "not the expected value"
+
+
+def _equal(one: object, other: object) -> bool:
+    """As JSON has it: to Python true is 1."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        found, wanted = cast("dict[str, object]", one), cast("dict[str, object]", other)
+        return found.keys() == wanted.keys() and all(_equal(found[name], wanted[name]) for name in found)
+    if isinstance(one, list) and isinstance(other, list):
+        pairs = cast("list[object]", one), cast("list[object]", other)
+        return len(pairs[0]) == len(pairs[1]) and all(map(_equal, *pairs))
+    return isinstance(one, bool) == isinstance(other, bool) and one == other
 
 
 def _ruled(rules: Sequence[Rule], said: str) -> Problem:
@@ -101,7 +112,7 @@ def _is_number(said: str, wanted: float, tolerance: float) -> bool:
 
 def _is_json(said: str, wanted: object) -> bool:
     try:
-        return json.loads(said) == wanted
+        return _equal(json.loads(said), wanted)
     except (ValueError, RecursionError):
         return False
 
@@ -114,7 +125,7 @@ def _executed(evaluator: Sql) -> Generator[Check]:
         datasets = dict(evaluator.datasets)
         for name, rows in evaluator.tables.items():
             file = Path(folder) / f"{len(datasets)}.json"
-            file.write_text("\n".join(json.dumps(row) for row in rows))
+            file.write_text("\n".join(json.dumps(row, default=str) for row in rows))
             datasets[name] = f"file:{file}"
         engine = engines.DataEngine(datasets, None, Path(folder), memo=Path(folder) / "memo.sqlite3")
 
