@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -104,6 +105,31 @@ def pair(opened: list[socket.socket], replica_key: bytes = KEY) -> Pair:
     finally:
         thread.join()
     return front, found[0], ours
+
+
+def test_a_stranger_that_sends_a_byte_at_a_time_is_left(
+    opened: list[socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each byte comes in time; all of them together do not. The port is there for one connection at a time."""
+    monkeypatch.setattr("headrace.cluster.sealed_socket.HANDSHAKE_S", 0.5)
+    ours, theirs = socket.socketpair()
+    opened += ours, theirs
+    sent = 0
+
+    def drip() -> None:
+        nonlocal sent
+        with suppress(OSError):
+            for byte in b"headrace-replica-1" + bytes(64):
+                theirs.sendall(bytes([byte]))
+                sent += 1
+                time.sleep(0.1)
+
+    thread = threading.Thread(target=drip)
+    thread.start()
+    with pytest.raises(NotAuthenticated):
+        seal(ours, KEY, is_front=True)
+    assert sent < 50, "it waited for all that the stranger would send"
+    thread.join()
 
 
 def test_records_arrive_whole_and_in_order(opened: list[socket.socket]) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from headrace.engine.adapters import AdapterInfo
 from headrace.engine.client import EngineStatus
 from headrace.errors import (
     CorruptFile,
@@ -34,6 +36,10 @@ class FakeEngine:
 
     def status(self) -> EngineStatus:
         return EngineStatus(0, 0, 0, 0, 0, 0, 0.0, self.state != "failed", state=self.state)  # type: ignore[arg-type]
+
+
+    def load_adapter(self, path: Path, expected: str | None = None) -> AdapterInfo:
+        return AdapterInfo("digest", 4, path.stat().st_size)
 
 
 @dataclass(eq=False)
@@ -360,3 +366,20 @@ def test_close_ends_models_and_loads() -> None:
 
     machine = run(test)
     assert "middle" in machine.closed
+
+
+def test_an_adapter_that_had_room_has_it_after_its_model_was_unloaded(tmp_path: Path) -> None:
+    """Its memory of before is not taken twice: of 100, 30 are the model's and 40 the adapter's."""
+    file = tmp_path / "a.gguf"
+    file.write_bytes(bytes(40))
+
+    async def test(table: ModelManager, machine: Machine) -> None:
+        entry = table.default
+        for _ in range(3):
+            (await table.acquire(entry))[1]()
+            [adapter] = entry.adapters.named
+            assert (adapter.failure, adapter.digest, table.left_bytes) == (None, "digest", 30)
+            await table.unload_when_idle(entry)
+            await settled(entry)
+
+    run(test, spec("small", adapters={"a": str(file)}))

@@ -9,6 +9,7 @@ import hmac
 import secrets
 import socket
 import struct
+import time
 from contextlib import suppress
 
 from headrace.errors import HeadraceError
@@ -83,13 +84,14 @@ class SealedSocket:
 
 def seal(end: socket.socket, key: bytes, *, is_front: bool) -> SealedSocket:
     """Both sides prove that they know the key, within HANDSHAKE_S. Raises NotAuthenticated, and closes."""
+    until_s = time.monotonic() + HANDSHAKE_S
     try:
         end.settimeout(HANDSHAKE_S)
         with suppress(OSError):  # a socket pair has no such option
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         own = secrets.token_bytes(_NONCE_BYTES)
         end.sendall(_MAGIC + own)
-        said = _exactly(end, len(_MAGIC) + _NONCE_BYTES)
+        said = _exactly(end, len(_MAGIC) + _NONCE_BYTES, until_s)
         if len(said) < len(_MAGIC) + _NONCE_BYTES or not said.startswith(_MAGIC):
             raise NotAuthenticated("the other side of a connection is no replica of headrace")
         other = said[len(_MAGIC) :]
@@ -99,7 +101,7 @@ def seal(end: socket.socket, key: bytes, *, is_front: bool) -> SealedSocket:
         }
         mine, its = (b"front", b"replica") if is_front else (b"replica", b"front")
         end.sendall(hmac.digest(keys[mine], b"proof", "sha256"))
-        proof = _exactly(end, 32)
+        proof = _exactly(end, 32, until_s)
         if not hmac.compare_digest(proof, hmac.digest(keys[its], b"proof", "sha256")):
             raise NotAuthenticated("the other side of a connection does not know the cluster's key")
         end.settimeout(None)
@@ -117,10 +119,13 @@ def _tag(key: bytes, number: int, part: bytes) -> bytes:
     return hmac.digest(key, _SEQUENCE.pack(number) + part, "sha256")[:_TAG_BYTES]
 
 
-def _exactly(end: socket.socket, size: int) -> bytes:
-    """So many bytes; none where the stream ends before the first. OSError where it ends within."""
+def _exactly(end: socket.socket, size: int, until_s: float | None = None) -> bytes:
+    """So many bytes; none where the stream ends before the first. OSError where it ends within, and where
+    they do not come until then, however few come at a time."""
     taken = bytearray()
     while len(taken) < size:
+        if until_s is not None:
+            end.settimeout(max(until_s - time.monotonic(), 1e-3))
         part = end.recv(min(size - len(taken), 1 << 18))
         if not part:
             if taken:

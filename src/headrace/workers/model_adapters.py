@@ -6,7 +6,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from msgspec import Struct, field
@@ -55,10 +55,10 @@ class ModelAdapters:
         return self._named.get(name)
 
     async def load(
-        self, model: LoadedModel, name: str, path: Path, left_bytes: int, *, in_place: bool = False
+        self, model: LoadedModel, name: str, path: Path, left: Callable[[], int], *, in_place: bool = False
     ) -> NamedAdapter:
         """Load an adapter under a new name; `in_place` also under one that is taken, whose requests so far
-        keep the old one. Raises what prevents it; then nothing has changed."""
+        keep the old one. `left` gives the bytes that nothing takes. Raises what prevents it; then nothing has changed."""
         check_name(name)
         async with self._changing:
             before = self._named.get(name)
@@ -73,7 +73,7 @@ class ModelAdapters:
                     param="lora_name",
                 )
             loaded = NamedAdapter(name, path)
-            await _load(model, loaded, left_bytes)
+            await _load(model, loaded, left())
             self._named[name] = loaded
             self._drop(model, before)
             return loaded
@@ -86,14 +86,16 @@ class ModelAdapters:
                 raise ModelNotFound(f"the adapter {name[:200]!r} is not loaded", param="lora_name")
             self._drop(model, gone)
 
-    async def load_all(self, model: LoadedModel, left_bytes: int) -> None:
+    async def load_all(self, model: LoadedModel, left: Callable[[], int]) -> None:
         """The model was loaded: load all of its adapters. What cannot be loaded says so when it is asked
         for."""
         async with self._changing:
-            for one in self._named.values():
-                expected, one.digest, one.failure = one.digest or None, "", None
+            before = [(one, one.digest or None) for one in self._named.values()]
+            for one, _ in before:  # none of them takes memory now
+                one.digest, one.nbytes, one.failure = "", 0, None
+            for one, expected in before:
                 try:
-                    await _load(model, one, left_bytes - self.nbytes, expected)
+                    await _load(model, one, left(), expected)
                 except HeadraceError as error:
                     one.failure = error
                     LOG.error(

@@ -253,7 +253,7 @@ class ModelManager:
             finally:
                 self._launches.discard(launch)
             if entry.adapters.named:
-                await entry.adapters.load_all(entry.model, self.left_bytes)
+                await entry.adapters.load_all(entry.model, lambda: self.left_bytes)
             entry.failure = None
             entry.cache_failures += entry.model.cache_failures
             entry.cache_damages += entry.model.cache_damages
@@ -281,7 +281,9 @@ class ModelManager:
         """Load an adapter of a model, which is loaded where it is not. Raises what prevents it."""
         model, release = await self.acquire(entry)
         try:
-            return await entry.adapters.load(model, name, path, self.left_bytes, in_place=in_place)
+            return await entry.adapters.load(
+                model, name, path, lambda: self.left_bytes, in_place=in_place
+            )
         finally:
             release()
 
