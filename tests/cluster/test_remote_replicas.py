@@ -110,7 +110,7 @@ def pair(opened: list[socket.socket], replica_key: bytes = KEY) -> Pair:
 def test_a_stranger_that_sends_a_byte_at_a_time_is_left(
     opened: list[socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each byte comes in time; all of them together do not. The port is there for one connection at a time."""
+    """Each byte comes in time; all of them together do not. The port serves one connection at a time."""
     monkeypatch.setattr("headrace.cluster.sealed_socket.HANDSHAKE_S", 0.5)
     ours, theirs = socket.socketpair()
     opened += ours, theirs

@@ -58,7 +58,8 @@ class ModelAdapters:
         self, model: LoadedModel, name: str, path: Path, left: Callable[[], int], *, in_place: bool = False
     ) -> NamedAdapter:
         """Load an adapter under a new name; `in_place` also under one that is taken, whose requests so far
-        keep the old one. `left` gives the bytes that nothing takes. Raises what prevents it; then nothing has changed."""
+        keep the old one. `left` gives the bytes that nothing takes. Raises what prevents it; then nothing has
+        changed."""
         check_name(name)
         async with self._changing:
             before = self._named.get(name)
