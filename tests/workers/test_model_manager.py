@@ -37,7 +37,6 @@ class FakeEngine:
     def status(self) -> EngineStatus:
         return EngineStatus(0, 0, 0, 0, 0, 0, 0.0, self.state != "failed", state=self.state)  # type: ignore[arg-type]
 
-
     def load_adapter(self, path: Path, expected: str | None = None) -> AdapterInfo:
         return AdapterInfo("digest", 4, path.stat().st_size)
 

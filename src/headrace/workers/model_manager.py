@@ -281,9 +281,7 @@ class ModelManager:
         """Load an adapter of a model, which is loaded where it is not. Raises what prevents it."""
         model, release = await self.acquire(entry)
         try:
-            return await entry.adapters.load(
-                model, name, path, lambda: self.left_bytes, in_place=in_place
-            )
+            return await entry.adapters.load(model, name, path, lambda: self.left_bytes, in_place=in_place)
         finally:
             release()
 
