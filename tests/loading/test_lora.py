@@ -237,6 +237,7 @@ def refused(model: Path, adapter: Path) -> HeadraceError:
         ({"alpha_pattern": {"(a": 3}}, "alpha_pattern cannot be searched"),
         ({"alpha_pattern": {f"m{i}": 1 for i in range(300)}}, "at most 256 patterns"),
         ({"lora_alpha": "much"}, "lora_alpha"),
+        ({"lora_alpha": 1e300}, "the scale 2.5e\\+299, which is no float32"),
     ],
 )
 def test_what_an_adapter_cannot_have_is_refused_by_name(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
+from headrace.engine.adapters import AdapterInfo
 from headrace.engine.client import LoadedModel
 from headrace.engine.request import EngineRequest, RequestFailed
 from headrace.errors import HeadraceError, ModelNotFound
@@ -16,6 +18,8 @@ from headrace.loading.loader import load_model
 from headrace.loading.options import EngineOptions
 from headrace.sampling.params import SamplingParams
 from headrace.workers.engine_client import RemoteEngineClient
+from headrace.workers.protocol import AdapterResult, LoadAdapter, UnloadAdapter
+from headrace.workers.remote_adapters import RemoteAdapters
 from peft_adapters import write_adapter
 from tiny import Running, tiny_model
 
@@ -155,3 +159,19 @@ def test_encoders_have_none(tmp_path: Path, adapters: list[Path]) -> None:
     with pytest.raises(HeadraceError, match="is an encoder"):
         model.engine.load_adapter(adapters[0])
     model.close()
+
+
+def test_an_adapter_is_known_when_its_worker_ends_at_once() -> None:
+    """The next worker is told of it, however late the thread that has asked for it goes on."""
+    known, sent = RemoteAdapters(), list[LoadAdapter | UnloadAdapter]()
+    known.begin(sent.append)
+    asking = threading.Thread(target=lambda: known.load(Path("a"), None))
+    asking.start()
+    while not sent:
+        time.sleep(0.001)
+    assert isinstance(sent[0], LoadAdapter)
+    known.answer(AdapterResult(sent[0].number, AdapterInfo("digest", 4, 100), None))
+    known.lose()
+    known.begin(sent.append)
+    asking.join()
+    assert [one.expected for one in sent[1:] if isinstance(one, LoadAdapter)] == ["digest"]

@@ -25,7 +25,7 @@ class RemoteAdapters:
         self._lock = threading.Lock()
         self._put: Put | None = None
         self._numbers = itertools.count()
-        self._pending: dict[int, Future[AdapterInfo]] = {}
+        self._pending: dict[int, tuple[Future[AdapterInfo], Path]] = {}
         self._paths: dict[str, Path] = {}  # by digest, until no request can need it again
         self._unloaded: set[str] = set()
 
@@ -36,13 +36,9 @@ class RemoteAdapters:
             if self._put is None:
                 raise EngineStopped("the model's worker process is being restarted: try again in a moment")
             number = next(self._numbers)
-            self._pending[number] = done
+            self._pending[number] = done, path
             self._put(LoadAdapter(number, path, None))
-        info = done.result()
-        with self._lock:
-            self._paths[info.digest] = path
-            self._unloaded.discard(info.digest)
-        return info
+        return done.result()
 
     def unload(self, digest: str) -> None:
         """Take no more requests for it."""
@@ -60,7 +56,10 @@ class RemoteAdapters:
     def answer(self, result: AdapterResult) -> None:
         """What the worker says."""
         with self._lock:
-            done = self._pending.pop(result.number, None)
+            done, path = self._pending.pop(result.number, (None, None))
+            if path is not None and result.info is not None:  # here: this worker may end at any moment
+                self._paths[result.info.digest] = path
+                self._unloaded.discard(result.info.digest)
         if done is None:
             if result.error is not None:
                 LOG.error("an adapter could not be loaded again: %s", result.error.message)
@@ -95,5 +94,5 @@ class RemoteAdapters:
         with self._lock:
             self._put, pending = None, list(self._pending.values())
             self._pending.clear()
-        for done in pending:
+        for done, _ in pending:
             done.set_exception(EngineStopped("the model's worker process ended: load the adapter again"))

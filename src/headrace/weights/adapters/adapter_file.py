@@ -13,6 +13,7 @@ from headrace.ops.value import Array
 
 MAX_RANK = 512  # kMaxLoraRank in native/kernels/arguments.hpp
 MAX_TENSORS = 65_536
+_MOST = float(np.finfo(np.float32).max)
 
 
 class LoraMatrices(Struct, frozen=True, eq=False):
@@ -46,8 +47,10 @@ def _check(name: str, pair: LoraMatrices, file: str) -> None:
         raise CorruptFile(f"{file}: {name} has the shapes {pair.a.shape} and {pair.b.shape}")
     if pair.a.shape[0] > MAX_RANK:
         raise UnsupportedModel(f"{file}: {name} has the rank {pair.a.shape[0]:,}, at most {MAX_RANK} work")
-    if not (np.isfinite(pair.a).all() and np.isfinite(pair.b).all() and np.isfinite(pair.scale)):
+    if not (np.isfinite(pair.a).all() and np.isfinite(pair.b).all()):
         raise CorruptFile(f"{file}: {name} holds numbers that are not finite")
+    if not abs(pair.scale) <= _MOST:
+        raise CorruptFile(f"{file}: {name} has the scale {pair.scale:g}, which is no float32: see its alpha")
 
 
 def _digest(matrices: Mapping[str, LoraMatrices]) -> str:
