@@ -202,6 +202,15 @@ class DeadlineExceeded(HeadraceError):
     kind = "timeout_error"
 
 
+class NotResumable(HeadraceError):
+    """The server was stopped while it answered, and the next one cannot go on: another model or version
+    would give other bytes, and a provider would be paid twice."""
+
+    remedy = "Send the request again."
+    status = 409
+    code = "not_resumable"
+
+
 class EngineStopped(HeadraceError):
     """The engine has shut down or failed; it accepts no more work."""
 

@@ -207,3 +207,37 @@ def test_health_names_damage(server: KilledServer) -> None:
     assert path.name in json.dumps(journal["damages"])
     assert journal["state"] == "damaged"
     assert server.ask("GET", "/v1/requests/a/stream").status == 200
+
+
+def test_an_agent_goes_on(tmp_path: Path) -> None:
+    """Its steps are computed again with the events that they had; calls of tools that have ended are not made
+    again."""
+    pytest.importorskip("mcp", reason="needs headrace[tools]")
+    pytest.importorskip("duckdb", reason="needs headrace[data]")
+    (tmp_path / "people.csv").write_text("name,age\nAnn,30\nBob,40\n")
+    datasets = json.dumps({"people": f"file:{tmp_path}/people.csv"})
+    server = KilledServer(tmp_path, "--datasets", datasets)
+    server.start()
+    body = {
+        **{"model": "mini", "stream": True, "seed": 5, "tools": [{"type": "sql"}], "max_output_tokens": 120},
+        **{"input": "How many rows does the table people have? Use sql.", "budget": {"steps": 6}},
+    }
+    try:
+        undisturbed = Reader(server, "undisturbed", "/v1/responses", body)
+        undisturbed.join()
+        killed = Reader(server, "killed", "/v1/responses", body)
+        while killed.seen.count(b"\n\n") < undisturbed.seen.count(b"\n\n") // 2:
+            time.sleep(0.005)
+        server.kill()
+        killed.cut()
+        server.start()
+        killed.go_on()
+        killed.join()
+        assert without_ids(killed.seen) == without_ids(undisturbed.seen)
+        assert server.ask("GET", "/v1/requests/killed/stream").read() == killed.seen
+        called = [one for one in killed.seen.split(b"\n\n") if b"event: response.mcp_call.in_progress" in one]
+        expected = [one for one in undisturbed.seen.split(b"\n\n") if b"response.mcp_call.in_progress" in one]
+        assert len(called) == len(expected)
+        print(len(called), undisturbed.seen.count(b"\n\n"))
+    finally:
+        server.kill()

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import aclosing
 from typing import Any
 
-from headrace.errors import InvalidRequest, ModelNotFound
+from headrace.errors import InvalidRequest, ModelNotFound, NotResumable
 from headrace.gateway.attempts import Attempts
 from headrace.gateway.cascade import Asks, Cascade, Gates, Scored
 from headrace.gateway.direct_names import MAX_KEPT, DirectNames
@@ -131,9 +131,13 @@ class RoutingHandler:
 
     def handle(self, request: InferenceRequest, call: CallContext) -> EventBatches:
         """See `Handler.handle`. What no route has passes without a generator of its own."""
-        route = self.find(request.model)
+        route, has_slash = self.find(request.model), "/" in (request.model or "")
+        if (route is not None or has_slash) and call.journal is not None and call.journal.is_resumed:
+            raise NotResumable(
+                f"the server was stopped while {request.model!r:.100} answered, which a provider may have "
+                "billed: send the request again"
+            )
         if route is None:
-            has_slash = "/" in (request.model or "")
             return self._named(request, call) if has_slash else self._local.handle(request, call)
         return self._routed(route, request, call)
 

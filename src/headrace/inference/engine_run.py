@@ -23,7 +23,7 @@ from headrace.engine.request import (
     Timing,
 )
 from headrace.engine.speculative.lookup_replay import replay_lookup
-from headrace.errors import DeadlineExceeded, EngineStopped, HeadraceError, Overloaded
+from headrace.errors import DeadlineExceeded, HeadraceError, NotResumable, Overloaded
 from headrace.inference.call_context import CallContext
 from headrace.inference.event_bridge import EventBridge
 from headrace.journal.call_journal import RecordedRun
@@ -249,7 +249,7 @@ class EngineRun:
                 "the server was stopped before this reply ended, and the next one gave another text: "
                 "has the model changed? Send it again"
             )
-            return [RequestFailed(EngineStopped(message))]
+            return [RequestFailed(NotResumable(message))]
         if found and isinstance(done := found[-1], RequestFinished):  # the prediction is nobody's concern
             usage = replace(done.usage, accepted_prediction_tokens=0, rejected_prediction_tokens=0)
             found[-1] = replace(done, usage=usage)

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from headrace import __version__
 from headrace.engine.request import EngineRequest
 from headrace.engine.validation import MAX_PRIORITY
-from headrace.errors import EngineStopped, InvalidRequest, TargetUnreachable
+from headrace.errors import InvalidRequest, NotResumable, TargetUnreachable
 from headrace.grammar.constraint import GrammarError
 from headrace.inference.call_context import CallContext
 from headrace.inference.engine_run import EngineRun
@@ -222,7 +222,7 @@ class LocalHandler:
         fingerprint = fingerprint_of(model)
         recorded = journal.begin_run(prepared.requests, model.name, fingerprint)
         if recorded.fingerprint != fingerprint:
-            raise EngineStopped(
+            raise NotResumable(
                 f"this request was begun with other weights or another version of Headrace "
                 f"({recorded.fingerprint}, now {fingerprint}) and cannot go on: send it again"
             )

@@ -90,7 +90,9 @@ async def agent_of(
     if body.kept:
         runs, owner = AgentRuns(service.database), await service.run_in_thread(call.account.owner)
         await service.run_in_thread(lambda: runs.begin(request.id, owner, b"{}"))
-        journal = RunJournal(runs, service.threads)
+        goes_on = call.journal is not None and call.journal.is_resumed
+        is_local = service.remote.find(request.model) is None and "/" not in (request.model or "")
+        journal = RunJournal(runs, service.threads, computes_again=goes_on and is_local)
     handler: Handler = loop.AgentHandler(service.handler, toolbox, plan, journal)
     return handler
 
