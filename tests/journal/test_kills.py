@@ -6,6 +6,9 @@ import json
 import os
 import random
 import re
+import resource
+import subprocess
+import sys
 import time
 from collections.abc import Generator
 from pathlib import Path
@@ -219,8 +222,13 @@ def test_an_agent_goes_on(tmp_path: Path) -> None:
     server = KilledServer(tmp_path, "--datasets", datasets)
     server.start()
     body = {
-        **{"model": "mini", "stream": True, "seed": 5, "tools": [{"type": "sql"}], "max_output_tokens": 120},
-        **{"input": "How many rows does the table people have? Use sql.", "budget": {"steps": 6}},
+        "model": "mini",
+        "stream": True,
+        "seed": 5,
+        "tools": [{"type": "sql"}],
+        "max_output_tokens": 120,
+        "input": "How many rows does the table people have? Use sql.",
+        "budget": {"steps": 6},
     }
     try:
         undisturbed = Reader(server, "undisturbed", "/v1/responses", body)
@@ -239,5 +247,74 @@ def test_an_agent_goes_on(tmp_path: Path) -> None:
         expected = [one for one in undisturbed.seen.split(b"\n\n") if b"response.mcp_call.in_progress" in one]
         assert len(called) == len(expected)
         print(len(called), undisturbed.seen.count(b"\n\n"))
+    finally:
+        server.kill()
+
+
+@pytest.mark.parametrize("policy", ["refuse", "pause"])
+def test_a_full_disk_is_said(tmp_path: Path, policy: str) -> None:
+    """No file of the server may grow, as on a disk that is full."""
+    journal = json.dumps({"folder": str(tmp_path / "journal"), "on_full": policy})
+    server = KilledServer(tmp_path, journal=journal)
+    server.start()
+    body = {"model": "mini", "messages": STORY, "max_tokens": 60, "ignore_eos": True, "stream": True}
+    try:
+        assert server.process is not None
+        pid, limits = server.process.pid, resource.getrlimit(resource.RLIMIT_FSIZE)
+        running = Reader(server, "running", CHAT, body)
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (100, limits[1]))
+        running.join()  # it goes on
+        server.ask("POST", CHAT, body).read()  # may be the one that finds out
+        reply = server.ask("POST", CHAT, body)
+        text = reply.read()
+        if policy == "refuse":
+            assert reply.status == 507 and b"journal_unwritable" in text
+        else:
+            assert reply.status == 200 and b"would be lost if the server were killed" in text
+        assert server.json("GET", "/health")["journal"]["state"] == "paused"
+        metrics = server.ask("GET", "/metrics").read().decode()
+        found = re.search(r"^headrace_journal_dropped_total\{[^}]*\} (\S+)", metrics, re.MULTILINE)
+        assert found is not None and float(found[1]) > 0
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, limits)
+        time.sleep(1.1)
+        reply = server.ask("POST", CHAT, body, {"x-request-id": "after"})
+        assert reply.status == 200 and reply.read().endswith(b"[DONE]\n\n")
+        while server.json("GET", "/health")["journal"]["running"]:
+            time.sleep(0.02)
+        server.kill()
+        server.start()
+        assert server.ask("GET", "/v1/requests/after/stream").read().endswith(b"[DONE]\n\n")
+        assert server.json("GET", "/health")["journal"]["resumed"] == 0
+    finally:
+        server.kill()
+
+
+def test_requests_of_stored_keys_go_on_for_these_alone(tmp_path: Path) -> None:
+    server = KilledServer(tmp_path)
+    keys: list[str] = []
+    for name in ("alice", "bob"):
+        command = [sys.executable, "-m", "headrace", "keys", "add", name, "--json"]
+        made = subprocess.run(
+            [*command, "--store", str(tmp_path / "store.sqlite3")], stdout=subprocess.PIPE, check=True
+        )
+        keys.append(json.loads(made.stdout)["key"])
+    alice, bob = ({"authorization": f"Bearer {key}"} for key in keys)
+    server.start()
+    body = {"model": "mini", "messages": STORY, "max_tokens": 150, "ignore_eos": True, "stream": True}
+    try:
+        reader = Reader(server, "same-id", CHAT, body, alice)
+        while not reader.seen:
+            time.sleep(0.005)
+        server.kill()
+        reader.cut()
+        server.start()
+        server.ask("POST", CHAT, {**body, "max_tokens": 2}, {**bob, "x-request-id": "same-id"}).read()
+        whole = server.ask("GET", "/v1/requests/same-id/stream", None, alice).read()
+        assert whole.startswith(reader.seen) and whole.endswith(b"[DONE]\n\n")
+        theirs = server.ask("GET", "/v1/requests/same-id/stream", None, bob).read()
+        assert not theirs.startswith(reader.seen) and theirs.endswith(b"[DONE]\n\n")
+        assert server.ask("DELETE", "/v1/requests/same-id", None, bob).status == 200
+        assert server.ask("GET", "/v1/requests/same-id/stream", None, bob).status == 404
+        assert server.ask("GET", "/v1/requests/same-id/stream", None, alice).read() == whole
     finally:
         server.kill()

@@ -7,6 +7,7 @@ import resource
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -234,3 +235,25 @@ def test_a_record_has_one_form() -> None:
     assert record(1, 2, 3, b"abc").hex() == "03000000" + record(1, 2, 3, b"abc")[4:8].hex() + (
         "01" + "0200000000000000" + "0300000000000000" + "616263"
     )
+
+
+def test_it_is_read_while_it_grows(tmp_path: Path) -> None:
+    log, problems = Log(tmp_path), list[BaseException]()
+    done = threading.Event()
+
+    def read() -> None:
+        try:
+            while not done.is_set():
+                assert len(log.read(log.unfinished())) <= 3000
+                log.find(tag_of("req_7"))
+        except BaseException as error:
+            problems.append(error)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for number in range(1, 3000):
+        written(log, number, b"body", ends=number % 2 == 0)
+    done.set()
+    reader.join()
+    log.close()
+    assert not problems

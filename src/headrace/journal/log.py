@@ -21,6 +21,7 @@ from headrace.journal.segment import (
     SUFFIX,
     Damage,
     Record,
+    Rows,
     Segment,
     new_segment,
     open_segment,
@@ -190,7 +191,7 @@ class Log:
         """The requests whose opening or end has that tag, newest first."""
         found: set[int] = set()
         for segment in self._copies():
-            rows = segment.rows
+            rows = self._rows(segment)
             hits = (rows["tag"] == tag) & np.isin(rows["kind"], (RecordKind.OPENED, RecordKind.ENDED))
             found.update(int(number) for number in rows["number"][hits])
         return sorted(found - self._gone(), reverse=True)
@@ -203,12 +204,12 @@ class Log:
         wanted = np.array(sorted({*numbers} - self._gone()), np.uint64)
         found: dict[int, list[Record]] = {int(number): [] for number in wanted}
         for segment in self._copies():
-            rows = segment.rows
+            rows = self._rows(segment)
             hits = np.isin(rows["number"], wanted)
             if kinds:
                 hits &= np.isin(rows["kind"], kinds)
             try:
-                for one in segment.read(np.flatnonzero(hits), self._cipher):
+                for one in segment.read(rows[hits], self._cipher):
                     found[one.number].append(one)
             except JournalDamaged as error:
                 LOG.error("%s: %s", segment.path, error.message)
@@ -240,7 +241,7 @@ class Log:
         """Read every file that is full; set the damaged part of one aside."""
         for segment in self._copies()[:-1]:
             try:
-                for _ in segment.read(np.arange(len(segment.rows)), self._cipher):
+                for _ in segment.read(segment.rows, self._cipher):
                     pass
             except JournalDamaged:
                 self._repair(segment)
@@ -271,8 +272,9 @@ class Log:
             is_old = segment.path.stat().st_mtime < oldest_s
             if self.size_bytes <= self._budget and not is_old:
                 return
-            hits = np.flatnonzero(np.isin(segment.rows["number"], open_numbers))
-            kept = list(segment.read(hits, self._cipher)) if len(hits) else []
+            kept = list(
+                segment.read(segment.rows[np.isin(segment.rows["number"], open_numbers)], self._cipher)
+            )
             if kept:
                 self._carry(kept)
             self._replace(segment, None)
@@ -374,12 +376,18 @@ class Log:
         with self._lock:
             return list(self._segments)
 
+    def _rows(self, segment: Segment) -> Rows:
+        """The records of a file as they are now: the last one grows meanwhile."""
+        with self._lock:
+            return segment.rows
+
     def _gone(self) -> set[int]:
         with self._lock:
             return set(self._forgotten)
 
     def _numbers(self, *kinds: RecordKind) -> Numbers:
-        found = [one.rows["number"][np.isin(one.rows["kind"], kinds)] for one in self._copies()]
+        tables = [self._rows(one) for one in self._copies()]
+        found = [rows["number"][np.isin(rows["kind"], kinds)] for rows in tables]
         return _distinct(np.concatenate(found) if found else np.zeros(0, np.uint64))
 
     def _release(self) -> None:

@@ -93,17 +93,17 @@ class Segment:
         )
         write_file(self.index, head + data)
 
-    def read(self, wanted: np.ndarray[Any, Any], cipher: Cipher | None) -> Iterator[Record]:
-        """The records at these places among the rows, in order. JournalDamaged."""
-        if not len(wanted):
+    def read(self, rows: Rows, cipher: Cipher | None) -> Iterator[Record]:
+        """The records of these rows, in order. JournalDamaged."""
+        if not len(rows):
             return
-        rows = self.rows[wanted]
         with self.path.open("rb") as file:
+            file_bytes = os.fstat(file.fileno()).st_size
             for row in rows:
                 at, number, tag, kind = (int(row[name]) for name in ("at", "number", "tag", "kind"))
                 file.seek(at)
                 head = file.read(RECORD_BYTES)
-                data = head + file.read(min(body_bytes(head), max(0, self.end - at)))
+                data = head + file.read(min(body_bytes(head), max(0, file_bytes - at)))
                 yield Record(kind, number, tag, payload_at(data, 0, cipher if self.key_id else None))
 
     def rewritten(self, keep: np.ndarray[Any, np.dtype[np.bool_]]) -> Segment:

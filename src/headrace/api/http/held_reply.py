@@ -7,17 +7,25 @@ from collections.abc import AsyncGenerator
 
 from starlette.types import Message
 
-MAX_HELD_BYTES = 16 * 2**20
-"""Of one reply; a longer one cannot be read again."""
+MAX_HELD_BYTES, MAX_ALL_HELD_BYTES = 4 * 2**20, 256 * 2**20
+"""Of one reply, and of all that are being made; what is longer cannot be read again."""
 STREAMS = {b"text/event-stream": b"\n\n", b"application/x-ndjson": b"\n"}
 """What ends an event in each type of stream."""
 NOT_KEPT = (b"content-length", b"x-request-id", b"request-id", b"connection")
 
 
+class HeldBytes:
+    """How many bytes of replies are held."""
+
+    def __init__(self) -> None:
+        self.used = 0
+
+
 class HeldReply:
     """The parts of a reply: the events of a stream, each with its number as `id`, or the body."""
 
-    def __init__(self) -> None:
+    def __init__(self, held: HeldBytes) -> None:
+        self._held = held
         self.status = 0
         self.headers: tuple[tuple[bytes, bytes], ...] = ()
         self.parts: list[bytes] = []
@@ -25,7 +33,7 @@ class HeldReply:
         self._end = b""
         self._rest = b""
         self._bytes = 0
-        self._changed = asyncio.Event()
+        self._changed: asyncio.Event | None = None  # while somebody waits
 
     def take(self, message: Message) -> Message:
         """Note a message to the client; the message as it is sent."""
@@ -34,8 +42,7 @@ class HeldReply:
             return message
         body, more = message.get("body", b""), message.get("more_body", False)
         if self.is_stream and self._end == b"\n\n":
-            body = self._numbered(body, is_last=not more)
-            message = {**message, "body": body}
+            message["body"] = self._numbered(body, is_last=not more)
         elif self.is_stream:
             self._lines(body, is_last=not more)
         else:
@@ -53,19 +60,18 @@ class HeldReply:
         """The parts from that number on, as they come."""
         at = first
         while True:
-            changed = self._changed
             if at < len(self.parts):
                 yield b"".join(self.parts[at:])
                 at = len(self.parts)
             elif self.is_over or self.is_whole:
                 return
             else:
-                await changed.wait()
+                await self._change()
 
     async def started(self) -> None:
         """Wait until its status is known, or it has ended without one."""
         while not self.status and not self.is_over:
-            await self._changed.wait()
+            await self._change()
 
     def _start(self, message: Message) -> None:
         self.status = message["status"]
@@ -78,6 +84,10 @@ class HeldReply:
 
     def _numbered(self, body: bytes, *, is_last: bool) -> bytes:
         """Whole events, with their numbers before them."""
+        if not self._rest and body.find(b"\n\n") == len(body) - 2:
+            part = b"id: %d\n%b" % (len(self.parts), body)
+            self._hold(part)
+            return part
         *whole, self._rest = (self._rest + body).split(b"\n\n")
         if is_last and self._rest:
             whole.append(self._rest)
@@ -98,14 +108,29 @@ class HeldReply:
 
     def _hold(self, part: bytes) -> None:
         self._bytes += len(part)
-        if self._bytes > MAX_HELD_BYTES:
+        self._held.used += len(part)
+        if not self.is_cut and (self._bytes > MAX_HELD_BYTES or self._held.used > MAX_ALL_HELD_BYTES):
             self.is_cut = True
+            self.parts = [b""] * len(self.parts)
+        if self.is_cut:
+            self.let_go()
             part = b""
         self.parts.append(part)
 
+    def let_go(self) -> None:
+        """It does not count any more."""
+        self._held.used -= self._bytes
+        self._bytes = 0
+
+    async def _change(self) -> None:
+        if self._changed is None:
+            self._changed = asyncio.Event()
+        await self._changed.wait()
+
     def _tell(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
+        if self._changed is not None:
+            self._changed.set()
+            self._changed = None
 
 
 async def nobody(message: Message) -> None:

@@ -11,7 +11,7 @@ import msgspec
 from starlette.types import Message, Receive, Scope, Send
 
 from headrace.api.http.call_context import HttpCall
-from headrace.api.http.held_reply import HeldReply
+from headrace.api.http.held_reply import HeldBytes, HeldReply
 from headrace.api.http.idempotency import HEADER as IDEMPOTENCY_KEY
 from headrace.config.journal_settings import JournalSettings
 from headrace.errors import EngineStopped
@@ -37,6 +37,7 @@ KEPT_HEADERS = frozenset(
     )
 )
 MAX_BODY_BYTES = 32 * 2**20
+MAX_OF_ONE_ID = 1000  # clients may send an id again
 CLIENT_GONE = 499
 
 
@@ -44,7 +45,7 @@ class JournaledCall:
     """A request that runs, and its reply so far."""
 
     def __init__(self, whole: ServerJournal, call: HttpCall, scope: Scope, owner: str) -> None:
-        self.call, self.owner, self.reply = call, owner, HeldReply()
+        self.call, self.owner, self.reply = call, owner, HeldReply(whole.held)
         self.journal: CallJournal | None = None
         self.answered: HttpCall = call
         self._whole, self._scope = whole, scope
@@ -88,7 +89,7 @@ class JournaledCall:
 
 
 class ServerJournal:
-    """Lives on the event loop. `running` are the requests that have not ended, by ids that clients know."""
+    """Lives on the event loop. `running` are the requests that have not ended, by owner and id."""
 
     def __init__(self, settings: JournalSettings, threads: StoreThreads, gate: AdmissionGate) -> None:
         """Raises JournalInUse, JournalUnwritable."""
@@ -100,8 +101,8 @@ class ServerJournal:
             cipher=read_cipher(settings.key_file),
         )
         self.journal = Journal(log, fsync=settings.fsync, on_full=settings.on_full)
-        self.running: dict[str, JournaledCall] = {}
-        self.resumed = 0
+        self.running: dict[tuple[str, str], JournaledCall] = {}
+        self.resumed, self.held = 0, HeldBytes()
         self._owners: WeakKeyDictionary[Account, str] = WeakKeyDictionary()
 
     @property
@@ -146,21 +147,28 @@ class ServerJournal:
         call.journal = journaled.journal = self.journal.open(opened)
         self._register(journaled, opened)
 
-    def find(self, request_id: str) -> JournaledCall | None:
-        """A request that runs, by its id or its reply's."""
-        return self.running.get(shared_id(request_id))
+    def find(self, request_id: str, owner: str, *, is_admin: bool) -> JournaledCall | None:
+        """A request that runs, by its id or its reply's: one of `owner`, or for an admin anybody's."""
+        name = shared_id(request_id)
+        found = self.running.get((owner, name))
+        if found is None and is_admin:
+            found = next((one for (_, known), one in self.running.items() if known == name), None)
+        return found
 
-    async def kept(self, request_id: str) -> tuple[OpenedRequest, EndedReply] | None:
-        """A request that has ended, with its reply."""
+    async def kept(self, request_id: str, owner: str | None) -> EndedReply | None:
+        """The reply to the latest request of that id and owner (None: of anybody)."""
 
-        def read() -> tuple[OpenedRequest, EndedReply] | None:
+        def read() -> EndedReply | None:
             log = self.journal.log
-            numbers = log.find(tag_of(shared_id(request_id)))
-            for number, records in log.read(numbers[:1], RecordKind.OPENED, RecordKind.ENDED).items():
-                by_kind = {one.kind: one.payload for one in records}
-                if number and len(by_kind) == 2:
-                    opened = msgspec.msgpack.decode(by_kind[RecordKind.OPENED], type=OpenedRequest)
-                    return opened, msgspec.msgpack.decode(by_kind[RecordKind.ENDED], type=EndedReply)
+            numbers = log.find(tag_of(shared_id(request_id)))[:MAX_OF_ONE_ID]
+            found = log.read(numbers, RecordKind.OPENED, RecordKind.ENDED)
+            for number in numbers:  # the latest first
+                by_kind = {one.kind: one.payload for one in found.get(number, ())}
+                if len(by_kind) < 2:
+                    continue
+                opened = msgspec.msgpack.decode(by_kind[RecordKind.OPENED], type=OpenedRequest)
+                if owner is None or opened.owner == owner:
+                    return msgspec.msgpack.decode(by_kind[RecordKind.ENDED], type=EndedReply)
             return None
 
         return await self._threads.run(read)
@@ -207,10 +215,11 @@ class ServerJournal:
 
     def forget_running(self, journaled: JournaledCall) -> None:
         """It has ended."""
-        call = journaled.call
-        for name in (call.nonce, call.request_id):
-            if self.running.get(shared_id(name)) is journaled:
-                del self.running[shared_id(name)]
+        journaled.reply.let_go()
+        for name in (journaled.call.nonce, journaled.call.request_id):
+            place = journaled.owner, shared_id(name)
+            if self.running.get(place) is journaled:
+                del self.running[place]
 
     async def close(self) -> None:
         """Leave what runs for the next start."""
@@ -225,4 +234,4 @@ class ServerJournal:
 
     def _register(self, journaled: JournaledCall, opened: OpenedRequest) -> None:
         for name in (opened.nonce, opened.request_id):
-            self.running[shared_id(name)] = journaled
+            self.running[journaled.owner, shared_id(name)] = journaled

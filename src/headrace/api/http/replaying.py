@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 from starlette.types import ASGIApp, Message
 
-from headrace.api.http.held_reply import HeldReply
+from headrace.api.http.held_reply import HeldBytes, HeldReply
 from headrace.api.http.resuming import new_call, receiving, scope_of
 from headrace.inference.accounts import Account
 from headrace.journal.call_journal import CallJournal, UnkeptJournal
@@ -28,7 +28,7 @@ class Replayed(Struct, frozen=True):
 
 async def replay(app: ASGIApp, opened: OpenedRequest, account: Account) -> Replayed:
     """Make a request again, with its seeds and its ids, from the start."""
-    call, reply = new_call(opened, account), HeldReply()
+    call, reply = new_call(opened, account), HeldReply(HeldBytes())
     call.arrived_unix_s = opened.arrived_unix_s
     call.journal = journal = CallJournal(UnkeptJournal(), 0, opened)
     began_s = time.monotonic()

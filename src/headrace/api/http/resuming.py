@@ -198,8 +198,8 @@ async def resuming(app: ASGIApp, service: Service) -> AsyncGenerator[None]:
     resumption = Resumption(app, service, service.journal)
     try:  # before the first request: one with the same Idempotency-Key must find what goes on
         await resumption.run()
-    except HeadraceError as error:
-        LOG.error("requests of an earlier server do not go on: %s", error.message)
+    except Exception:  # new requests are answered all the same
+        LOG.exception("requests of an earlier server do not go on")
     verifying = asyncio.create_task(service.journal.journal.verify())
     try:
         yield

@@ -14,7 +14,7 @@ from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.errors import NotFound, json_response
 from headrace.api.http.event_stream import sse_content
 from headrace.api.http.generation import unless_gone
-from headrace.api.http.held_reply import HeldReply
+from headrace.api.http.held_reply import HeldBytes, HeldReply
 from headrace.api.http.journaling import ServerJournal
 from headrace.api.http.query import Query, read_query
 from headrace.api.service import get_service
@@ -132,8 +132,7 @@ async def delete_request(http: HttpRequest, request_id: str) -> Response:
     owner = await service.run_in_thread(account.owner)
     whose = None if account.may("admin") else owner
     journal = service.journal
-    running = None if journal is None else journal.find(request_id)
-    if running is not None and (running.owner == owner or whose is None):
+    if journal is not None and journal.find(request_id, owner, is_admin=whose is None) is not None:
         raise StillRunning(f"request {request_id[:80]!r} has not ended: stop it, or wait until it has")
     nonces = [] if journal is None else await journal.delete(request_id, whose)
     shared = {shared_id(request_id), *nonces}
@@ -153,18 +152,16 @@ async def delete_request(http: HttpRequest, request_id: str) -> Response:
 
 async def _reply(http: HttpRequest, journal: ServerJournal, request_id: str) -> HeldReply | None:
     account = call_of(http).account
-    owner = await journal.owner(account)
-    running = journal.find(request_id)
+    owner, is_admin = await journal.owner(account), account.may("admin")
+    running = journal.find(request_id, owner, is_admin=is_admin)
     if running is not None:
-        return running.reply if running.owner == owner or account.may("admin") else None
-    kept = await journal.kept(request_id)
-    if kept is None or not (kept[0].owner == owner or account.may("admin")):
-        return None
-    return _of_the_past(kept[1])
+        return running.reply
+    kept = await journal.kept(request_id, None if is_admin else owner)
+    return None if kept is None else _of_the_past(kept)
 
 
 def _of_the_past(ended: EndedReply) -> HeldReply:
-    reply = HeldReply()
+    reply = HeldReply(HeldBytes())
     reply.status, reply.headers, reply.is_stream = ended.status, ended.headers, ended.is_stream
     reply.parts = list(ended.parts or ())
     reply.is_cut = ended.parts is None
