@@ -60,6 +60,7 @@ def test_the_other_keywords_are_those_that_requests_read() -> None:
         *keywords.REQUEST,
         *keywords.URGENCY,
         keywords.GUARD,
+        keywords.ADAPTER,
         keywords.EXPLAIN,
     }
     assert chat - generate == {*keywords.CHAT, *keywords.REASONING}

@@ -18,7 +18,10 @@ def test_a_call_whose_model_does_not_load_names_that_model() -> None:
         raise ModelLoading("the model is loading: try again in a moment")
 
     manager: Any = SimpleNamespace(
-        find=lambda name: SimpleNamespace(name=name), acquire=acquire, serves=lambda name: True
+        find=lambda name: SimpleNamespace(name=name),
+        adapted=lambda name: None,
+        acquire=acquire,
+        serves=lambda name: True,
     )
     call = new_call()
     with pytest.raises(ModelLoading):
