@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake import FakeEngine, FakeModel
@@ -29,7 +30,10 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     people.write_text("name\nAnn\n")
     datasets = {"people": {"from": f"file:{people}"}}
     model = FakeModel(engine=FakeEngine("answer"))
-    with running_server(model, offline=True, datasets=datasets, sql={"seconds": 5}) as server:
+    adapt = {"enabled": True, "keys": ["*"], "detector": "patterns"}
+    store = str(tmp_path_factory.mktemp("store") / "store.sqlite3")
+    more: dict[str, Any] = {"datasets": datasets, "sql": {"seconds": 5}, "adapt": adapt, "store": store}
+    with running_server(model, offline=True, **more) as server:
         yield server
 
 

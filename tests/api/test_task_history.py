@@ -18,7 +18,11 @@ from headrace.loading.options import EngineOptions
 pytest.importorskip("duckdb", reason="needs headrace[data]")
 
 SECRET = "a word that nobody may read"
-BODY = {"messages": [{"role": "user", "content": SECRET}], "max_tokens": 3}
+BODY = {
+    "messages": [{"role": "user", "content": SECRET}],
+    "max_tokens": 3,
+    "chat_template_kwargs": {"in_scope": False},
+}
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 ALL = "SELECT * FROM headrace.task_history ORDER BY start_time"
 COLUMNS = [

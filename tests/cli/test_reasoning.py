@@ -44,7 +44,7 @@ def test_run_prints_the_answer_without_its_reasoning(llm: LLM, capsys: pytest.Ca
     completion = chunks[-1].completion
     assert completion is not None
     statistics = StatisticsReader(llm, Settings(threads=1), shown=None).read(completion)
-    report = json.loads(json.dumps(_report(llm, completion, statistics)))
+    report = json.loads(json.dumps(_report(llm, completion, statistics, None)))
     assert (report["text"], report["reasoning"]) == (whole.text, whole.reasoning)
 
 

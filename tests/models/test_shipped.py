@@ -180,7 +180,8 @@ def test_when_the_bundled_draft_model_is_used(options: dict[str, Any], draft: st
 )
 def test_the_default_model_runs_in_int8(name: str | None, weights: Any, format: str) -> None:
     with prepare(name, EngineOptions(quantization=weights)) as prepared:
-        assert {wanted.format for wanted in prepared.wanted} == {format}
+        found = {wanted.format for wanted in prepared.wanted}
+    assert found == {format} | ({"int8"} if format == "int4" else set())  # tables keep 8 bits
 
 
 def test_a_bundled_model_is_recognized_by_any_path(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ CHAT = "/v1/chat/completions"
 SECRET = "a word that nobody may read"
 BODY: dict[str, Any] = {
     "messages": [{"role": "user", "content": SECRET}],
+    "chat_template_kwargs": {"in_scope": False},
     "max_tokens": 6,
     "temperature": 0.5,
 }

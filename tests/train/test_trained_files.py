@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from headrace import LLM
@@ -14,6 +16,12 @@ TEXTS = (
 )
 # In logits; below this, bfloat16 arithmetic may choose the other of two nearly tied tokens.
 TIE = 0.02
+PLAIN: dict[str, Any] = {  # without the engine's help, which transformers knows nothing of
+    "template_variables": {"in_scope": False, "sql_of_tables": False},
+    "max_tokens": 20,
+    "temperature": 0,
+    "repetition_penalty": 1.0,
+}
 
 
 GENERATES = [
@@ -34,7 +42,7 @@ def test_transformers_gives_the_same_tokens(name: str, executor: str, gap: float
             messages = [{"role": "user", "content": text}]
             prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
             ids = tokenizer(prompt, add_special_tokens=False)["input_ids"]
-            ours = list(llm.chat(messages, max_tokens=20, temperature=0, repetition_penalty=1.0).tokens)
+            ours = list(llm.chat(messages, **PLAIN).tokens)
             with torch.no_grad():
                 logits = model(torch.tensor([[*ids, *ours]])).logits[0, len(ids) - 1 : -1]
             chosen = logits.gather(1, torch.tensor(ours)[:, None])[:, 0]

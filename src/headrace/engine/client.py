@@ -153,6 +153,7 @@ class MemoryPlan(Struct, frozen=True, kw_only=True):
     draft_bytes: int = 0  # of a draft model, all together
     operations_per_token: float = 0.0
     weight_format: str = ""
+    smaller_bytes_per_token: int = 0  # of weight_bytes_per_token in int4, where weights are int8; 0 elsewhere
 
     @property
     def own_bytes(self) -> int:

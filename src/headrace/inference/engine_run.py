@@ -300,14 +300,15 @@ class EngineRun:
         submitted_s = min(self._submitted_s or now_s, now_s - last.timing.total_s)
         found = submitted_s - arrival_s, now_s - arrival_s
         known = last.usage, last.timing, last.trace, last.costs
-        facts = ("", 0, 0)
+        facts, smaller = ("", 0, 0), 0
         if (plan := self._plan) is not None:
             facts = plan.weight_format, plan.weight_bytes_per_token, plan.step_rows
+            smaller = plan.smaller_bytes_per_token
         replay = None
         if self._answers:
             request, answer = self._answers[index]
             replay = replay_lookup(request.prompt, answer)
-        self._call.traces.append(EngineTrace(*found, *known, *facts, replay))
+        self._call.traces.append(EngineTrace(*found, *known, *facts, replay, smaller))
 
     def _warn_late(self, timing: Timing) -> None:
         self._call.warn(

@@ -21,6 +21,7 @@ from headrace.executors.native import (
 from headrace.kv.pages import PAGE_TOKENS, pages_for
 from headrace.loading.free_memory import free_memory_bytes
 from headrace.loading.options import EngineOptions
+from headrace.loading.weight_specs import in_int4
 from headrace.program.fuse import fuse
 from headrace.program.plan import plan_arena
 from headrace.program.program import Program
@@ -74,10 +75,15 @@ def plan_memory(
         draft_bytes=draft_bytes,
         operations_per_token=_operations_per_token(program, wanted),
         weight_format=most_common_format(wanted),
+        smaller_bytes_per_token=_bytes_per_token(program, in_int4(wanted)) if _is_int8(wanted) else 0,
     )
     if plan.kv_bytes > free:
         raise _does_not_fit(plan, usable)
     return plan
+
+
+def _is_int8(wanted: Sequence[WeightSpec]) -> bool:
+    return most_common_format(wanted) == "int8"
 
 
 def _does_not_fit(plan: MemoryPlan, usable: int) -> OutOfMemory:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -45,6 +46,13 @@ def weight_specs(
             wanted.append(WeightSpec(name, n, k, "bf16" if name in routers and format in COARSE else format))
     _tell_widened(program, checkpoint, choice)
     return _with_finer_tables(tuple(wanted)) if choice == "int4" else tuple(wanted)
+
+
+def in_int4(wanted: Sequence[WeightSpec]) -> tuple[WeightSpec, ...]:
+    """What int8 matrices are where a model is loaded in int4."""
+    return _with_finer_tables(
+        tuple(replace(one, format="int4") if one.format == "int8" else one for one in wanted)
+    )
 
 
 def _with_finer_tables(wanted: tuple[WeightSpec, ...]) -> tuple[WeightSpec, ...]:

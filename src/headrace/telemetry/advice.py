@@ -89,6 +89,8 @@ def _smaller_weights(trace: EngineTrace) -> Iterator[Advice]:
     if decode is None or smaller is None or not trace.weight_bytes:
         return
     ratio = packed_nbytes(smaller, _SIDE, _SIDE) / packed_nbytes(trace.weight_format, _SIDE, _SIDE)
+    if trace.smaller_bytes:
+        ratio = trace.smaller_bytes / trace.weight_bytes
     saved = round(trace.weight_bytes * (1 - ratio))
     reading_s = max(decode.run_s - decode.rows * trace.costs.row_s, 0.0)
     text = (

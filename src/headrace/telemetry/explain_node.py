@@ -51,9 +51,9 @@ class Stage(Struct, frozen=True):
 
 class EngineTrace(Struct, frozen=True):
     """What an engine did for one prompt or input, which was submitted `submitted_s` after the arrival of the
-    request and whose end was heard of at `ended_s`. A step reads `weight_bytes` of weights in
-    `weight_format`, and may have `max_rows` sequences. `replay` is what speculation would have brought, where
-    it is off and the request is to be explained."""
+    request and whose end was heard of at `ended_s`. A step reads `weight_bytes` of weights in `weight_format`
+    (in int4 `smaller_bytes`, where known), and may have `max_rows` sequences. `replay` is what speculation
+    would have brought, where it is off and the request is to be explained."""
 
     submitted_s: float
     ended_s: float
@@ -65,3 +65,4 @@ class EngineTrace(Struct, frozen=True):
     weight_bytes: int = 0
     max_rows: int = 0
     replay: LookupReplay | None = None
+    smaller_bytes: int = 0
