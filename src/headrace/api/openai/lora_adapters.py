@@ -17,6 +17,7 @@ from headrace.api.service import Service, get_service
 from headrace.errors import InvalidRequest, NotEnabled
 from headrace.inference.adapted_engine import adapted_name
 
+OFF = {501: "Adapters cannot be loaded over HTTP here."}
 _TEXT = (Content("text/plain", {"type": "string"}),)
 
 
@@ -39,7 +40,7 @@ class UnloadAdapterBody(RequestBody, kw_only=True):
     model: Annotated[str, Meta(description="Its base; the default model where it is left out.")] | None = None
 
 
-@Endpoint("POST", "/v1/load_lora_adapter", body=LoadAdapterBody, content=_TEXT)
+@Endpoint("POST", "/v1/load_lora_adapter", body=LoadAdapterBody, content=_TEXT, errors=OFF)
 async def load_lora_adapter(http: HttpRequest) -> Response:
     """Load an adapter from the folder `adapter_dir`; needs a key with the scope admin."""
     service = get_service(http)
@@ -52,7 +53,7 @@ async def load_lora_adapter(http: HttpRequest) -> Response:
     return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' added successfully.")
 
 
-@Endpoint("POST", "/v1/unload_lora_adapter", body=UnloadAdapterBody, content=_TEXT)
+@Endpoint("POST", "/v1/unload_lora_adapter", body=UnloadAdapterBody, content=_TEXT, errors=OFF)
 async def unload_lora_adapter(http: HttpRequest) -> Response:
     """Unload an adapter; needs a key with the scope admin."""
     service = get_service(http)
