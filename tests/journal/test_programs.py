@@ -12,7 +12,7 @@ from headrace import LLM
 from headrace.journal.log import JournalInUse
 
 PROGRAM = """
-import os, signal, sys
+import json, os, signal, sys
 from headrace import LLM
 
 llm = LLM("mini", journal=sys.argv[1])
@@ -24,9 +24,9 @@ for chunk in llm.stream("The fox", max_tokens=400, temperature=0.9, ignore_eos=T
     text += chunk.text
     count += 1
     if len(sys.argv) > 2 and count == 4:
-        print(repr(text), flush=True)
+        print(json.dumps(text), flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
-print(repr(text))
+print(json.dumps(text))
 llm.close()
 """
 
