@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import itertools
 import logging
-import secrets
 import threading
 import time
 from concurrent.futures import Future
 from pathlib import Path
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from headrace.cluster.cost_model import CostModel
 from headrace.cluster.prefix_index import GROUP_TOKENS, group_keys
@@ -34,7 +32,7 @@ from headrace.engine.validation import validate_request
 from headrace.errors import DeadlineExceeded, EngineStopped, HeadraceError, InvalidRequest
 from headrace.workers.delivered import Diverged
 from headrace.workers.engine_client import MAX_REPLAYS
-from headrace.workers.in_flight import InFlightRequest, cancelled, compiling, computing, send
+from headrace.workers.in_flight import InFlightRequest, cancelled, compiling, computing, repeatable, send
 from headrace.workers.process import WorkerProcess
 from headrace.workers.protocol import (
     Cancel,
@@ -127,14 +125,8 @@ class ClusterClient:
         )
         if request.adapter:
             raise InvalidRequest(NO_ADAPTERS, param="model")
-        if request.scaling is not None and request.scaling.local:
-            raise InvalidRequest(
-                "a function for vote or best_by cannot be called in a worker process: name one"
-            )
-        if request.params.seed is None:  # another replica must sample the same tokens
-            request = replace(request, params=replace(request.params, seed=secrets.randbits(63)))
-        request_id = request.request_id or f"r{next(self._next_id)}"
-        request = replace(request, request_id=request_id)
+        request = repeatable(request, self._next_id)
+        request_id = request.request_id
         accepted, handle = Future[RequestHandle](), RequestHandle(request_id, self.cancel, self.pause)
         waits = request.constraint is not None
         now_s = time.monotonic()

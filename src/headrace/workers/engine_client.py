@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import secrets
 import threading
 import time
 from collections import deque
@@ -29,7 +28,7 @@ from headrace.engine.validation import validate_request
 from headrace.errors import DeadlineExceeded, EngineStopped, HeadraceError, InvalidRequest
 from headrace.workers import step_watch
 from headrace.workers.delivered import Diverged
-from headrace.workers.in_flight import InFlightRequest, cancelled, compiling, computing, send
+from headrace.workers.in_flight import InFlightRequest, cancelled, compiling, computing, repeatable, send
 from headrace.workers.process import WorkerProcess
 from headrace.workers.protocol import (
     AdapterResult,
@@ -119,14 +118,8 @@ class RemoteEngineClient:
             embedding_size=self.limits.embedding_size,
         )
         self._adapters.check(request.adapter)
-        if request.scaling is not None and request.scaling.local:
-            raise InvalidRequest(
-                "a function for vote or best_by cannot be called in a worker process: name one"
-            )
-        if request.params.seed is None:  # a replay must sample the same tokens
-            request = replace(request, params=replace(request.params, seed=secrets.randbits(63)))
-        request_id = request.request_id or f"r{next(self._next_id)}"
-        request = replace(request, request_id=request_id)
+        request = repeatable(request, self._next_id)
+        request_id = request.request_id
         accepted, handle = Future[RequestHandle](), RequestHandle(request_id, self.cancel, self.pause)
         waits = request.constraint is not None
         now_s = time.monotonic()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 
 from msgspec import field
@@ -23,7 +24,7 @@ from headrace.engine.request import (
     Usage,
 )
 from headrace.engine.submissions import accept, refuse
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, InvalidRequest
 from headrace.workers.delivered import DeliveredOutput
 
 LOG = logging.getLogger("headrace.workers")
@@ -111,6 +112,17 @@ class InFlightRequest(RankedRequest, eq=False):
         accepted, self.accepted = self.accepted, None
         if accepted is not None:
             refuse(accepted, error)
+
+
+def repeatable(request: EngineRequest, ids: Iterator[int]) -> EngineRequest:
+    """The request with an id and a seed, so that another process gives the same tokens. InvalidRequest where
+    it has a function, which no other process can call."""
+    if request.scaling is not None and request.scaling.local:
+        raise InvalidRequest("a function for vote or best_by cannot be called in a worker process: name one")
+    params = request.params
+    if params.seed is None:
+        params = replace(params, seed=secrets.randbits(63))
+    return replace(request, params=params, request_id=request.request_id or f"r{next(ids)}")
 
 
 def computing(items: Iterable[InFlightRequest]) -> int:
