@@ -7,6 +7,9 @@ import shutil
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from headrace.bench.quality.card import card_file
 from headrace.bench.quality.gate import QualityGate, gate
@@ -16,6 +19,14 @@ from headrace.errors import UsageError
 from headrace.loading.model_record import record_file
 
 _OF_MODELS = (".json", ".jinja", ".txt", ".md", ".model", ".safetensors", ".png")
+
+
+MaxKl = Annotated[
+    float | None, typer.Option(min=0.0, help="Write nothing if the mean KL divergence is higher.")
+]
+MeasureText = Annotated[
+    Path | None, typer.Option(help="The text to measure on, UTF-8 [default: IN writes one].")
+]
 
 
 def check_out(out: Path, *sources: Path, force: bool) -> None:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from headrace.bench.quality.gate import QualityGate
 from headrace.bench.quality.own_text import TextOrder, own_text
-from headrace.cli.compression import check_out, measured, print_quality, staged
+from headrace.cli.compression import MaxKl, MeasureText, check_out, measured, print_quality, staged
 from headrace.cli.distil import EXTRA, LIBRARIES, trained
 from headrace.cli.fetching import fetch
 from headrace.cli.flags import takes_settings
@@ -84,12 +84,8 @@ def command(
         Path | None, typer.Option(help="Train the result on this text, with IN as the teacher (extra train).")
     ] = None,
     hours: Annotated[float, typer.Option(min=0.001, max=10000, help="How long to heal.")] = 1.0,
-    max_kl: Annotated[
-        float | None, typer.Option(min=0.0, help="Write nothing if the mean KL divergence is higher.")
-    ] = None,
-    measure_text: Annotated[
-        Path | None, typer.Option(help="The text to measure on, UTF-8 [default: IN writes one].")
-    ] = None,
+    max_kl: MaxKl = None,
+    measure_text: MeasureText = None,
     force: Annotated[bool, typer.Option("--force", help="Replace OUT if headrace made it.")] = False,
     json: JsonFlag = False,
     *,

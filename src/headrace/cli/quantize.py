@@ -15,7 +15,7 @@ from msgspec.structs import asdict, replace
 from headrace.bench.quality.gate import QualityGate
 from headrace.bench.quality.kv_calibration import calibrate_kv
 from headrace.bench.quality.own_text import TextOrder, own_text
-from headrace.cli.compression import check_out, measured, print_quality, staged
+from headrace.cli.compression import MaxKl, MeasureText, check_out, measured, print_quality, staged
 from headrace.cli.fetching import fetch
 from headrace.cli.flags import takes_settings
 from headrace.cli.terminal import JsonFlag, note, print_json, print_table, progress_bar, size, status
@@ -102,12 +102,8 @@ def command(
         typer.Option(help="Mean bits of a weight: more for matrices that lose most, as measured (GGUF)."),
     ] = None,
     windows: Annotated[int, typer.Option(min=1, max=4096, help="Windows of 512 tokens to read.")] = 32,
-    max_kl: Annotated[
-        float | None, typer.Option(min=0.0, help="Write nothing if the mean KL divergence is higher.")
-    ] = None,
-    measure_text: Annotated[
-        Path | None, typer.Option(help="The text to measure on, UTF-8 [default: IN writes one].")
-    ] = None,
+    max_kl: MaxKl = None,
+    measure_text: MeasureText = None,
     kv_bits: Annotated[
         float | None,
         typer.Option(help="Mean bits of keys and values: find each layer's, for --kv-cache-dtype mixed."),
