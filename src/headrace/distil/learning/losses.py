@@ -1,7 +1,7 @@
 """What a student minimizes: divergence from a teacher's distribution, whole or its likeliest tokens."""
 
 # pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false
 
 from __future__ import annotations
 
