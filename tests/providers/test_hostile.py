@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 from fake_provider import HELLO, Exchange, Gateway, delta, events, fail, say, send, usage
 
+from headrace.config.addresses import is_local_name, is_private
 from headrace.providers import answer, remote_attempt
-from headrace.providers.address import PinnedResolver, PrivateAddress, is_local_name, is_private
+from headrace.providers.address import PinnedResolver, PrivateAddress
 from headrace.providers.failure import MAX_MESSAGE, shown
 from headrace.providers.sse import SseError, SseEvent, SseSplitter
 from headrace.providers.usage import nano_usd, openai_usage

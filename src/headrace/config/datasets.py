@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from headrace.config.names import known_name
 from headrace.config.setting import Setting, table_of
-from headrace.config.values import OBJECT, SECONDS, SIZE, integer, one_of, text
+from headrace.config.values import OBJECT, SECONDS, SIZE, SWITCH, integer, one_of, text
 from headrace.errors import UsageError
 
 ANYBODY = "*"
@@ -67,6 +67,14 @@ class DatasetSettings(Struct, frozen=True, kw_only=True):
         str | None, Setting(help="address of s3's server", values=text("url"), shown_default="Amazon's")
     ] = None
     region: Annotated[str, Setting(help="region of s3", values=text("region"))] = "us-east-1"
+    allow_private: Annotated[
+        bool,
+        Setting(
+            help="whether the public name of a web server may lead to a private address",
+            values=SWITCH,
+            shown_default="false",
+        ),
+    ] = False
     where: Annotated[
         Mapping[str, object],
         Setting(help="condition on rows by role; * is every other role", values=OBJECT, shown_default="none"),

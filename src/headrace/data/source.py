@@ -17,7 +17,8 @@ class Source(Struct, frozen=True, kw_only=True):
     """`statements` run first; `relation` stands behind FROM. `extensions` are those of DuckDB that it needs.
 
     `paths` and `folders` are all files it reads through DuckDB, or beginnings of URLs. `arrow` is a file of
-    Arrow's format, which `relation` then names.
+    Arrow's format, which `relation` then names. `origin` is the one web server that it is read from; where it
+    is given, PROXY in the statements is the address of a proxy to that.
     """
 
     relation: str
@@ -26,6 +27,12 @@ class Source(Struct, frozen=True, kw_only=True):
     paths: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()
     arrow: str | None = None
+    origin: str | None = None
+    allow_private: bool = False
+
+
+PROXY = "\0proxy\0"
+"""In statements; no literal can have it."""
 
 
 class Opened(Struct, frozen=True):

@@ -24,11 +24,12 @@ from headrace.data.function_names import FUNCTIONS
 from headrace.data.guard import SEARCHES, Checked, Node, StatementRefused, check, walk_tree
 from headrace.data.job import Column, Copy, Phase, Query, Reply, SqlAnswer, SqlFailure, View, decode_job
 from headrace.data.look_ahead import look_ahead
+from headrace.data.origin_proxy import OriginProxy
 from headrace.data.output import Output, TooMuch
 from headrace.data.plan import NO_PLAN, Plan, plan
 from headrace.data.search_calls import PREFIX as SEARCH_TABLE
 from headrace.data.search_calls import has_searches, make_tables, put_searches
-from headrace.data.source import literal, quoted
+from headrace.data.source import PROXY, literal, quoted
 from headrace.data.task_history import NAMES, open_history
 from headrace.isolation.fork_server import Ask, serve
 
@@ -47,6 +48,10 @@ _ARROW = {
 all of it would count as memory of the fork that uses it first."""
 _UNWRITABLE = (ValueError, TypeError, OSError, NotImplementedError)
 """Of Arrow, for values that it or the form of the reply does not know."""
+
+
+PROXIES: list[OriginProxy] = []
+"""Of this fork."""
 
 
 class SourceFailed(Exception):
@@ -100,7 +105,8 @@ class Worker:
         except self._duckdb.OutOfMemoryException:
             raise MemoryError from None
         except (self._duckdb.Error, *_UNWRITABLE) as error:
-            return SqlFailure("failed", _plain(error))
+            refused = next((one.refused[0] for one in PROXIES if one.refused), None)
+            return SqlFailure("failed", refused or _plain(error))
 
     def _limit(self, memory: int) -> None:
         self._connection.execute(f"SET memory_limit = '{memory * 8 // 10} B'")
@@ -295,9 +301,13 @@ def open_view(connection: Connection, view: View) -> None:
     # OFFSET 0 is a barrier: no condition of a statement is evaluated on rows that the rule removes, whose
     # values an error would tell.
     rule = "" if view.where is None else f" WHERE ({view.where}\n) OFFSET 0"
+    proxy = None
     try:
+        if source.origin is not None:
+            proxy = OriginProxy(source.origin, allow_private=source.allow_private)
+            PROXIES.append(proxy)
         for statement in source.statements:
-            connection.execute(statement)
+            connection.execute(statement if proxy is None else statement.replace(PROXY, proxy.address))
         if source.arrow is not None:
             dataset = importlib.import_module("pyarrow.dataset").dataset(source.arrow, format="ipc")
             connection.register(source.relation.strip('"'), dataset)
@@ -309,6 +319,8 @@ def open_view(connection: Connection, view: View) -> None:
         message = _plain(error).partition("\n\nLINE ")[0]  # a statement of ours, with addresses in it
         if view.where is not None or view.columns is not None:
             message = message.partition("\n")[0].partition("Candidate")[0]
+        if proxy is not None and proxy.refused:
+            message = proxy.refused[0]
         raise SourceFailed(view.name, message) from None
 
 

@@ -12,8 +12,9 @@ import aiohttp
 from multidict import CIMultiDictProxy
 
 from headrace import __version__
+from headrace.config.addresses import is_local_name
 from headrace.config.providers import ProviderSettings
-from headrace.providers.address import PinnedResolver, PrivateAddress, is_local_name
+from headrace.providers.address import PinnedResolver, PrivateAddress
 from headrace.providers.failure import AttemptFailed, Failure, Phase
 from headrace.providers.sse import SseError, SseEvent, SseSplitter
 

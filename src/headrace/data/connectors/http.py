@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
 from headrace.data.connectors.file import format_of, reader
-from headrace.data.source import Connector, Opened, Source, literal, quoted
+from headrace.data.source import PROXY, Connector, Opened, Source, literal, quoted
 from headrace.errors import UsageError
 
 
@@ -16,17 +18,21 @@ def url_source(opened: Opened, scheme: str) -> Source:
     if found in ("arrow", "excel"):
         raise UsageError(f"{opened.where}: {found} is read from files of this machine only")
     root = "/".join(url.split("/")[:3]) + "/"
-    secret = ()
-    if opened.secret is not None:
-        secret = (
-            f"CREATE SECRET {quoted(opened.attached)} (TYPE http, BEARER_TOKEN {literal(opened.secret)}, "
-            f"SCOPE {literal(root)})",
-        )
+    try:
+        _ = urlsplit(url).port
+    except ValueError:
+        raise UsageError(f"{opened.where}.from has no port that is a number up to 65535") from None
+    bearer = f"BEARER_TOKEN {literal(opened.secret)}, " if opened.secret is not None else ""
     return Source(
         relation=reader(opened, url, found),
         extensions=("httpfs",),
-        statements=secret,
+        statements=(
+            f"CREATE SECRET {quoted(opened.attached)} (TYPE http, {bearer}HTTP_PROXY '{PROXY}', "
+            f"SCOPE {literal(root)})",
+        ),
         paths=(url,),
+        origin=root,
+        allow_private=opened.settings.allow_private,
     )
 
 
