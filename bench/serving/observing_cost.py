@@ -6,7 +6,7 @@
 `otel` runs two servers, one of which sends spans and metrics to a collector in a process of its own that
 reads and forgets them. `live` is one server. The load is closed: so many requests at once, each a chat with a
 short prompt. Three minutes each; nothing else may run. Processor time per token is told, too: it depends less
-on what else runs.
+on what else runs. Nothing is drafted, so that a token costs the same in all halves.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from load_client import begin, fetch, post, processor_s, served
 from headrace.bench.serve.http_client import Address, http_request
 
 VARIABLES = {"OTEL_BSP_SCHEDULE_DELAY": "1000", "OTEL_METRIC_EXPORT_INTERVAL": "5000"}
+TABLE = 'speculative = "off"\n[models."{model}"]\n'
 Run = Callable[[], Awaitable[tuple[float, float]]]
 """Gives tokens per second, and processor seconds of the server per token."""
 
@@ -35,8 +36,8 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("what", choices=("otel", "live", "collector"), help="what is switched on and off")
     parser.add_argument("--model", default="mini")
-    parser.add_argument("--pairs", type=int, default=15)
-    parser.add_argument("--seconds", type=float, default=5.0, help="of each half of a pair")
+    parser.add_argument("--pairs", type=int, default=30)
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each half of a pair")
     parser.add_argument("--at-once", type=int, default=8, help="requests")
     parser.add_argument("--tokens", type=int, default=64, help="of each answer")
     return parser.parse_args()
@@ -148,13 +149,13 @@ async def compare(options: argparse.Namespace, off: Run, on: Run) -> None:
 
 
 async def with_otel(options: argparse.Namespace) -> None:
-    table = f'[models."{options.model}"]\n'
+    table = TABLE.format(model=options.model)
     with collector() as otel, served(table) as off, variables(otel), served(table) as on:
         await compare(options, Load(*off, options).run, Load(*on, options).run)
 
 
 async def with_live(options: argparse.Namespace) -> None:
-    with served(f'[models."{options.model}"]\n') as (port, pid):
+    with served(TABLE.format(model=options.model)) as (port, pid):
         load = Load(port, pid, options)
 
         request = http_request(Address("localhost", port), "GET", "/v1/live", {})

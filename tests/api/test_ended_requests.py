@@ -107,7 +107,9 @@ def test_a_key_sees_its_own_and_an_admin_all(tmp_path: Path, kept: bool) -> None
         for path_ in ("of-two", "of-two/explain", "of-nobody"):
             assert one.get(f"/v1/requests/{path_}").status_code == 404
         # an id of another key as a cursor says nothing, either
-        assert one.get("/v1/requests", params={"after": "of-two"}).json()["data"] == []
+        for unknown in ("of-two", "never-was"):
+            reply = one.get("/v1/requests", params={"after": unknown})
+            assert (reply.status_code, reply.json()["error"]["param"]) == (400, "after")
         seen = boss.get("/v1/requests").json()["data"]
         assert [(it["id"], it["key"]) for it in seen] == [
             ("of-nobody", None),

@@ -66,6 +66,13 @@ def test_every_surface(server: Running, path: str, body: dict[str, Any], stream:
     assert '"explain"' not in plain.text
 
 
+def test_a_header_that_is_neither_yes_nor_no_is_refused(server: Running) -> None:
+    body = {"prompt": "ls", "max_tokens": 1}
+    reply = server.http().post("/v1/completions", json=body, headers={"X-Headrace-Explain": "maybe"})
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, "x-headrace-explain")
+    assert "explain" not in reply.json()
+
+
 def test_official_clients_read_explained_replies(server: Running) -> None:
     client = server.openai(default_headers=HEADER).chat.completions
     whole = client.create(model="mini", messages=ASK, max_tokens=5)

@@ -79,12 +79,15 @@ REPEATING |= {"ignore_eos": True, "temperature": 0.0, "explain": True}
 
 
 def test_smaller_weights(llm: LLM) -> None:
-    large = llm.generate("list files", max_tokens=20, ignore_eos=True, explain=True)
-    told = said(large)["smaller_weights"]
+    def asked(llm: LLM) -> dict[str, dict[str, Any]]:
+        return said(llm.generate("list files", max_tokens=20, ignore_eos=True, explain=True))
+
+    tries = (asked(llm).get("smaller_weights") for _ in range(20))
+    told = next(one for one in tries if one is not None)  # other work may take most of a request's time
     assert "in int4 instead of int8" in told["text"] and told["saved_s"] > 0
     with LLM("mini", speculative="off", quantization="int4") as small:
         saved = llm.model.plan.weight_bytes_per_token - small.model.plan.weight_bytes_per_token
-        again = said(small.generate("list files", max_tokens=20, ignore_eos=True, explain=True))
+        again = asked(small)
     assert abs(told["saved_bytes"] / saved - 1) < 0.15
     assert "smaller_weights" not in again, "there is nothing smaller"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -151,6 +152,36 @@ def test_what_is_not_sampled_is_not_sent(quick: Callable[..., None]) -> None:
             assert server.http().post(CHAT, json={"n": 0}).status_code == 400
     [span] = received.spans  # of the one that began here
     assert span.trace_id.hex() != TRACE and span.status.message == "missing_required_parameter"
+
+
+def test_limits_of_the_sdk_are_kept(quick: Callable[..., None]) -> None:
+    with http_receiver() as (url, received):
+        quick(
+            OTEL_EXPORTER_OTLP_ENDPOINT=url,
+            OTEL_METRICS_EXPORTER="none",
+            OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT="3",
+            OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT="2",
+        )
+        with running_server(FakeModel()) as server:
+            assert server.http().post(CHAT, json=BODY).status_code == 200
+    [root] = (one for one in received.spans if not one.parent_span_id)
+    said = attributes(root)
+    assert len(said) == 3 and root.dropped_attributes_count > 5
+    assert all(len(one) <= 2 for one in said.values() if isinstance(one, str))
+
+
+def test_lines_of_a_batch_are_calls_of_their_own(quick: Callable[..., None], tmp_path: Path) -> None:
+    line = {"custom_id": "a", "method": "POST", "url": CHAT, "body": BODY}
+    with http_receiver() as (url, received):
+        quick(OTEL_EXPORTER_OTLP_ENDPOINT=url, OTEL_METRICS_EXPORTER="none")
+        with running_server(FakeModel(), store=tmp_path / "store.sqlite3") as server:
+            client = server.openai()
+            file = client.files.create(file=("in.jsonl", json.dumps(line).encode()), purpose="batch")
+            client.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window="24h")
+            wait_until(lambda: any(one.name.startswith("chat") for one in received.spans))
+    roots = [one for one in received.spans if one.name.startswith("chat")]
+    assert len(roots) == 1 and not roots[0].parent_span_id
+    assert {one.trace_id for one in received.spans if one.parent_span_id} <= {roots[0].trace_id}
 
 
 def test_no_variable_no_recorder(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,6 +65,8 @@ function Advice({ tree }: { tree: ExplainNode }): JSX.Element | null {
   );
 }
 
+const comeIntoView = (box: HTMLElement | null): void => box?.scrollIntoView({ block: "nearest" });
+
 export function Waterfall({ tree }: { tree: ExplainNode }): JSX.Element {
   const [closed, setClosed] = useState<ReadonlySet<string>>(new Set());
   const all = rows(tree);
@@ -76,7 +78,7 @@ export function Waterfall({ tree }: { tree: ExplainNode }): JSX.Element {
     setClosed(next);
   };
   return (
-    <div class="waterfall">
+    <div class="waterfall" ref={comeIntoView}>
       <div class="table-box" tabIndex={0} role="region" aria-label="Where the time went">
         <table>
           <caption class="sr-only">Parts of the request with the time they took and the time that was predicted</caption>

@@ -130,7 +130,7 @@ class ServerMiddleware:
             scope, send = {**scope, "method": "GET"}, _without_body(send)
         try:
             _check_path(scope["path"])
-            _check_single(headers)
+            _check_headers(headers)
             self._check_host(headers)
         except HeadraceError as error:
             call.fail(error)
@@ -248,12 +248,15 @@ def _check_path(path: str) -> None:
         raise InvalidRequest("the path has control characters: send it without", code="invalid_path")
 
 
-def _check_single(headers: Headers) -> None:
-    """Refuse a request that has a deciding header twice."""
+def _check_headers(headers: Headers) -> None:
+    """Refuse a request that has a deciding header twice, or one that says neither yes nor no."""
     for name in SINGLE_HEADERS:
         count = len(headers.getlist(name))
         if count > 1:
             raise InvalidRequest(f"the request has {count} {name} headers: send one", code="duplicate_header")
+    asked = headers.get(HEADER, "0")
+    if asked.lower() not in ("0", "1", "false", "true"):
+        raise InvalidRequest(f"{HEADER} is {asked[:20]!r}: it is 1, or 0", param=HEADER)
 
 
 def _address(scope: Scope) -> str:

@@ -13,6 +13,7 @@ from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.errors import NotFound, json_response
 from headrace.api.http.query import Query, page_size, read_query
 from headrace.api.service import get_service
+from headrace.errors import InvalidRequest
 from headrace.storage.request_log import LogFilter, LoggedRequest, Outcome
 from headrace.telemetry.explain_node import ExplainNode
 
@@ -82,7 +83,12 @@ async def list_requests(http: HttpRequest) -> Response:
         after=query.after,
         limit=query.limit + 1,
     )
-    found = await get_service(http).requests.page(wanted, call_of(http).account)
+    log, reader = get_service(http).requests, call_of(http).account
+    found = await log.page(wanted, reader)
+    if not found and query.after is not None and await log.find(query.after, reader) is None:
+        raise InvalidRequest(
+            f"there is no request {query.after[:80]!r} any more: begin without after", param="after"
+        )
     shown = [EndedRequest(**_fields(line)) for line in found[: query.limit]]
     last_id = shown[-1].id if shown else None
     return json_response(RequestPage(data=shown, has_more=len(found) > query.limit, last_id=last_id))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from msgspec.structs import replace
 from opentelemetry.context import Context
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import (
@@ -27,7 +28,7 @@ from headrace import __version__
 from headrace.errors import UsageError
 from headrace.telemetry.ended_call import EndedCall
 from headrace.telemetry.otel import names
-from headrace.telemetry.otel.spans import SCOPE, CallIds, SpanWriter, parent_of
+from headrace.telemetry.otel.spans import SCOPE, SpanWriter, parent_of
 from headrace.telemetry.trace_context import SAMPLED, TraceContext
 
 LOG = logging.getLogger("headrace.telemetry")
@@ -43,17 +44,17 @@ class OtelRecorder:
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # it warns of each attempt
         resource = Resource.create({SERVICE_VERSION: __version__, **_default_name()})
         self._outage = Outage()
-        ids = CallIds()
-        self._traces = TracerProvider(resource=resource, id_generator=ids, shutdown_on_exit=False)
+        self._traces = TracerProvider(resource=resource, shutdown_on_exit=False)
         exporter = _exporter("TRACES", "trace_exporter", "OTLPSpanExporter")
+        self._spans = None
         if exporter is not None:
-            self._traces.add_span_processor(BatchSpanProcessor(_Spans(exporter, self._outage)))
-        self._spans = SpanWriter(self._traces, ids)
+            processor = BatchSpanProcessor(_Spans(exporter, self._outage))
+            self._traces.add_span_processor(processor)
+            self._spans = SpanWriter(processor, resource)
         metrics = _exporter("METRICS", "metric_exporter", "OTLPMetricExporter")
         readers = [] if metrics is None else [PeriodicExportingMetricReader(_Metrics(metrics, self._outage))]
         self._metrics = MeterProvider(readers, resource, shutdown_on_exit=False)
         self._instruments = Instruments(self._metrics)
-        self._is_traced = exporter is not None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-otel")
         self._waiting = threading.BoundedSemaphore(MAX_WAITING)
         self.dropped = 0
@@ -61,7 +62,7 @@ class OtelRecorder:
 
     def begin(self, trace: TraceContext, path: str) -> TraceContext:
         """See `Tracing.begin`: the SDK's sampler decides."""
-        if not self._is_traced:
+        if self._spans is None:
             return trace
         found = self._traces.sampler.should_sample(
             parent_of(trace), int(trace.trace_id, 16), names.operation_of(path)
@@ -96,7 +97,9 @@ class OtelRecorder:
 
     def _record(self, call: EndedCall) -> None:
         try:
-            context = self._spans.write(call) if self._is_traced else Context()
+            if not call.trace.is_recorded:  # it did not come by HTTP: a line of a batch
+                call = replace(call, trace=self.begin(call.trace, call.path))
+            context = self._spans.write(call) if self._spans is not None else Context()
             self._instruments.record(call, context)
         except Exception:  # what is wrong here must not look like a failed request
             LOG.exception("a call cannot be recorded")

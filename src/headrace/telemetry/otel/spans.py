@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any
 
 from opentelemetry import trace as api
+from opentelemetry.attributes import BoundedAttributes
 from opentelemetry.context import Context
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, SpanProcessor
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import (
     NonRecordingSpan,
     SpanContext,
@@ -24,90 +25,107 @@ from headrace.telemetry.ended_call import EndedCall
 from headrace.telemetry.explain import explain
 from headrace.telemetry.otel import names
 from headrace.telemetry.otel.parts import described
-from headrace.telemetry.task_spans import TaskSpan, task_spans
-from headrace.telemetry.trace_context import TraceContext
+from headrace.telemetry.task_spans import task_spans
+from headrace.telemetry.trace_context import SAMPLED, TraceContext
 
 SCOPE = "headrace"
 KINDS = {"attempt": SpanKind.CLIENT, "sql": SpanKind.CLIENT}
 """Parts that ask another service or an engine of databases."""
 _NS = 1_000_000_000
-
-
-class CallIds(IdGenerator):
-    """Ids that were given out when the call arrived, before its span is made; others are random."""
-
-    def __init__(self) -> None:
-        self._random, self._next = RandomIdGenerator(), threading.local()
-
-    def give(self, trace_id: str = "", span_id: str = "") -> None:
-        """The next span that this thread starts has these."""
-        self._next.trace_id, self._next.span_id = trace_id, span_id
-
-    def generate_trace_id(self) -> int:
-        """See `IdGenerator`."""
-        given, self._next.trace_id = getattr(self._next, "trace_id", ""), ""
-        return int(given, 16) if given else self._random.generate_trace_id()
-
-    def generate_span_id(self) -> int:
-        """See `IdGenerator`."""
-        given, self._next.span_id = getattr(self._next, "span_id", ""), ""
-        return int(given, 16) if given else self._random.generate_span_id()
+_UNSET = Status()
 
 
 class SpanWriter:
-    """Writes the spans of calls, on one thread."""
+    """Writes the spans of calls that were sampled, on one thread. All of a call is known by then: spans are
+    made whole and go to the processor at once, which costs much less than a tracer's `start_span`."""
 
-    def __init__(self, provider: TracerProvider, ids: CallIds) -> None:
-        self._tracer, self._ids = provider.get_tracer(SCOPE), ids
+    def __init__(self, processor: SpanProcessor, resource: Resource) -> None:
+        self._processor, self._resource = processor, resource
+        self._scope, self._limits = InstrumentationScope(SCOPE), SpanLimits()
 
     def write(self, call: EndedCall) -> Context:
         """The spans of a call; the context is that of its own."""
-        self._ids.give(call.trace.trace_id, call.trace.span_id)
-        operation = names.operation_of(call.path)
-        root = self._tracer.start_span(
-            f"{operation} {call.model}".strip(),
-            parent_of(call.trace),
-            SpanKind.SERVER,
-            call_attributes(call),
-            start_time=_ns(call.arrived_s),
+        trace, parent = call.trace, _caller(call.trace)
+        own = SpanContext(
+            *(int(trace.trace_id, 16), int(trace.span_id, 16), False, TraceFlags(trace.flags)),
+            parent.trace_state if parent else None,
         )
-        if call.error is not None or call.status >= 500:
-            root.set_status(Status(StatusCode.ERROR, call.error))
-        own = api.set_span_in_context(root)
-        tree = explain(call.stages, call.traces, call.total_s)
-        self._write_parts(task_spans(tree, call.trace.span_id), call, own)
-        root.end(_ns(call.arrived_s + call.total_s))
-        return own
+        if trace.flags & SAMPLED:
+            self._write_parts(call, own)
+            has_failed = call.error is not None or call.status >= 500
+            self._end(
+                f"{names.operation_of(call.path)} {call.model}".strip(),
+                *(own, parent, SpanKind.SERVER, call_attributes(call)),
+                *(call.arrived_s, call.arrived_s + call.total_s),
+                Status(StatusCode.ERROR, call.error) if has_failed else _UNSET,
+            )
+        return api.set_span_in_context(NonRecordingSpan(own), Context())
 
-    def _write_parts(self, parts: Iterable[TaskSpan], call: EndedCall, own: Context) -> None:
+    def _write_parts(self, call: EndedCall, own: SpanContext) -> None:
         """Spans of the parts, each a child of what it is a part of."""
         contexts = {call.trace.span_id: own}
-        for part in parts:
-            about = described(part)
-            self._ids.give(span_id=part.span_id)
-            span = self._tracer.start_span(
-                *(about.name, contexts[part.parent_id], KINDS.get(part.name, SpanKind.INTERNAL)),
-                about.attributes,
-                start_time=_ns(call.arrived_s + part.start_s),
+        tree = explain(call.stages, call.traces, call.total_s)
+        for part in task_spans(tree, call.trace.span_id):
+            about, kind = described(part), KINDS.get(part.name, SpanKind.INTERNAL)
+            context = SpanContext(
+                own.trace_id, int(part.span_id, 16), False, own.trace_flags, own.trace_state
             )
-            if part.error:
-                span.set_status(Status(StatusCode.ERROR, part.error))
-            span.end(_ns(call.arrived_s + part.end_s))
-            contexts[part.span_id] = api.set_span_in_context(span)
+            self._end(
+                *(about.name, context, contexts[part.parent_id], kind, about.attributes),
+                *(call.arrived_s + part.start_s, call.arrived_s + part.end_s),
+                Status(StatusCode.ERROR, part.error) if part.error else _UNSET,
+            )
+            contexts[part.span_id] = context
+
+    def _end(
+        self,
+        name: str,
+        context: SpanContext,
+        parent: SpanContext | None,
+        kind: SpanKind,
+        attributes: Mapping[str, Any],
+        start_s: float,
+        end_s: float,
+        status: Status,
+    ) -> None:
+        span = ReadableSpan(
+            name,
+            context,
+            parent,
+            self._resource,
+            self._within_limits(attributes),
+            kind=kind,
+            status=status,
+            start_time=_ns(start_s),
+            end_time=_ns(end_s),
+            instrumentation_scope=self._scope,
+        )
+        self._processor.on_end(span)
+
+    def _within_limits(self, attributes: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT and _VALUE_LENGTH_LIMIT leave of the attributes."""
+        count, length = self._limits.max_span_attributes, self._limits.max_span_attribute_length
+        if length is None and (count is None or len(attributes) <= count):
+            return attributes
+        return BoundedAttributes(count, attributes, max_value_len=length)
 
 
 def parent_of(trace: TraceContext) -> Context:
     """The caller's span as a context, an empty one where there is none."""
+    parent = _caller(trace)
+    return Context() if parent is None else api.set_span_in_context(NonRecordingSpan(parent), Context())
+
+
+def _caller(trace: TraceContext) -> SpanContext | None:
     if not trace.parent_id:
-        return Context()
-    parent = SpanContext(
+        return None
+    return SpanContext(
         int(trace.trace_id, 16),
         int(trace.parent_id, 16),
         is_remote=True,
         trace_flags=TraceFlags(trace.flags),
         trace_state=TraceState.from_header([trace.state]) if trace.state else TraceState(),
     )
-    return api.set_span_in_context(NonRecordingSpan(parent), Context())
 
 
 def call_attributes(call: EndedCall) -> dict[str, Any]:
