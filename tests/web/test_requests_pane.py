@@ -37,7 +37,7 @@ def test_a_request_is_found_opened_and_sent_again(engine: Running, visit) -> Non
     page.wait_for_function("() => document.querySelectorAll('tbody tr').length === 1")
     rows.get_by_role("button").click()
     facts = page.locator(".pairs-list")
-    facts.get_by_text("400").wait_for()
+    facts.get_by_text("400", exact=True).wait_for()
     assert "Error" in facts.inner_text()
     page.get_by_label("Status", exact=True).select_option("completed")
     page.get_by_label("Endpoint").select_option("/v1/chat/completions")
