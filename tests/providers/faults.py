@@ -188,7 +188,7 @@ async def zipped(script: Script) -> None:
 async def stall(script: Script) -> None:
     data = events(*script.chunks)
     await script.broken(data[: script.dice.randint(0, len(data) // 2)])
-    await asyncio.sleep(0.4)
+    await asyncio.sleep(1.5)
 
 
 async def no_http(script: Script) -> None:

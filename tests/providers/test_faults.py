@@ -7,7 +7,7 @@ import os
 import random
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,20 +59,29 @@ class Recorder(LedgerRecorder):
         self.attempts.append(attempt)
         return await super().settle(hold, attempt)
 
-    def check(self, scripts: Sequence[Script]) -> None:
+    def check(self, scripts: Mapping[int, Sequence[Script]]) -> None:
         """The ledger is what the provider counted: each whole answer once, at the price of its usage."""
         entries = [entry for _, entry in self.ledger.entries()]
-        booked = Counter(one.nano_usd for one in entries if one.status == "measured" and one.outcome == "ok")
-        counted = Counter(1_000 * read + 1_000_000 * written for read, written in billed_by(scripts))
-        assert booked == counted
+        measured = [one for one in entries if one.status == "measured" and one.outcome == "ok"]
+        booked = {(number_of(one.request_id), one.attempt): one.nano_usd for one in measured}
+        counted = {
+            (number, at): 1_000 * script.billed[0] + 1_000_000 * script.billed[1]
+            for number, played in scripts.items()
+            for at, script in enumerate(played, 1)
+            if script.billed is not None
+        }
+        differs = {key for key, _ in booked.items() ^ counted.items()}
+        assert not differs, [one for one in entries if (number_of(one.request_id), one.attempt) in differs]
+        assert len(booked) == len(measured)
         report = check_ledger(self.ledger, self.budgets, self.prices)
-        assert report.problems == () and report.entries == len(self.attempts) == len(scripts)
+        played = sum(map(len, scripts.values()))
+        assert report.problems == () and report.entries == len(self.attempts) == played
         spent, held = self.budgets.used("all", "total")
         assert held == 0 and spent == sum(entry.nano_usd for entry in entries)
 
 
-def billed_by(scripts: Sequence[Script]) -> list[tuple[int, int]]:
-    return [script.billed for script in scripts if script.billed is not None]
+def number_of(request_id: str) -> int:
+    return int(request_id.split(".")[0])
 
 
 class FaultyProvider(FakeProvider):
@@ -118,8 +127,8 @@ async def run(path: Path) -> Counter[str]:
     table = {
         "base_url": provider.url,
         "dialect": "openai_chat",
-        "idle_timeout": 0.2,
-        "first_byte_timeout": 0.3,
+        "idle_timeout": 1.0,
+        "first_byte_timeout": 2.0,
     }
     settings = load_settings({"providers": {"work": table}}, environ={}, folders=[])
     app = create_app(FakeModel(), settings, None)  # type: ignore[arg-type]
@@ -136,7 +145,8 @@ async def run(path: Path) -> Counter[str]:
         async with gate:
             for state in routing.states:
                 state.breaker = Breaker()
-            reply = await client.post(path, json=body_of(number, path))
+            named = {"x-request-id": str(number)}
+            reply = await client.post(path, json=body_of(number, path), headers=named)
         outcomes[check(number, path, reply, provider.scripts.get(number, []))] += 1
 
     transport = httpx.ASGITransport(app)
@@ -146,7 +156,7 @@ async def run(path: Path) -> Counter[str]:
     listening.close()
     assert not recorder.open, "holds that were never settled"
     recorder.close()
-    recorder.check([script for scripts in provider.scripts.values() for script in scripts])
+    recorder.check(provider.scripts)
     assert service.remote.running == 0
     return outcomes
 

@@ -6,6 +6,7 @@ import asyncio
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -39,47 +40,50 @@ class GroupedWork:
 
     def __init__(self, database: SqlStore, name: str) -> None:
         self._database, self._name = database, name
-        self._waiting: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
+        self._waiting: deque[_Work] = deque()
+        self._wakes: queue.SimpleQueue[bool] = queue.SimpleQueue()  # False: the last one
+        self._waking: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
     def start(self, do: Callable[[], T]) -> asyncio.Future[T]:
         """Do it; the future belongs to the running loop."""
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._put(_Work(do, future))
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        self._waiting.append(_Work(do, future))
+        if self._waking is not loop:  # once for all of this turn of the loop: to wake a thread costs much
+            self._waking = loop
+            loop.call_soon(self._wake)
         return future
 
     def submit(self, do: Callable[[], object]) -> None:
         """Do it; what comes of it matters to no one."""
-        self._put(_Work(do, None))
+        self._waiting.append(_Work(do, None))
+        self._wake()
 
     def close(self) -> None:
         """Finish what was begun."""
+        if self._waiting:
+            self._wake()
         if self._thread is not None:
-            self._waiting.put(None)
+            self._wakes.put(False)
             self._thread.join()
             self._thread = None
 
-    def _put(self, work: _Work) -> None:
+    def _wake(self) -> None:
+        self._waking = None
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
-        self._waiting.put(work)
+        self._wakes.put(True)
 
     def _run(self) -> None:
         is_open = True
         while is_open:
-            first = self._waiting.get()
-            if first is None:
-                return
-            group = [first]
-            while len(group) < MAX_GROUP and not self._waiting.empty():
-                work = self._waiting.get()
-                if work is None:
-                    is_open = False
-                    break
-                group.append(work)
-            self._do(group)
-            _tell(group)
+            is_open = self._wakes.get()
+            while self._waiting:
+                group = [self._waiting.popleft() for _ in range(min(MAX_GROUP, len(self._waiting)))]
+                self._do(group)
+                _tell(group)
 
     def _do(self, group: Sequence[_Work]) -> None:
         if len(group) > 1:

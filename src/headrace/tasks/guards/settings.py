@@ -150,12 +150,11 @@ def check_served(guards: Mapping[str, GuardSettings], serves: Callable[[str], bo
 
 def chosen(guards: Mapping[str, GuardSettings], names: tuple[str, ...]) -> dict[str, GuardSettings]:
     """Those of a request: the ones that are always on, and the named ones; InvalidRequest for others."""
-    shipped = bundled_guards()
     found = {name: one for name, one in guards.items() if one.always or name in names}
     for name in names:
         if name in guards:
             continue
-        if name not in shipped:
+        if name not in (shipped := bundled_guards()):
             known = ", ".join(guards) or "none"
             raise InvalidRequest(
                 f"unknown guard {name[:80]!r}: configured are {known}, and {', '.join(shipped)} ships",
