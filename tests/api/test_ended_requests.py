@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,28 @@ def test_an_id_that_is_sent_again_is_the_latest_and_pages_do_not_repeat(mini: Ru
     assert first["last_id"] == "again"
     second = http.get("/v1/requests", params={"limit": 1, "after": "again"}).json()
     assert second["data"][0]["id"] == "earlier"
+
+
+def test_requests_that_run_are_listed(mini: Running) -> None:
+    http, body = mini.http(), BODY | {"stream": True, "max_tokens": 400, "ignore_eos": True}
+    names, lines = ("runs-1", "runs-2"), list[Iterator[str]]()
+    with ExitStack() as streams:
+        for name in names:
+            opened = http.stream("POST", CHAT, json=body, headers={"x-request-id": name})
+            lines.append(streams.enter_context(opened).iter_lines())  # which closes it when it goes
+            next(lines[-1])
+        page = http.get("/v1/requests?limit=1").json()
+        assert page["has_more"] and page["last_id"] == "runs-2"
+        [second] = http.get("/v1/requests?limit=1&after=runs-2").json()["data"]
+        assert (second["id"], second["status"], second["http_status"]) == ("runs-1", "running", 200)
+        assert second["ttft_s"] <= second["duration_s"] and second["model"] == "mini"
+        running = http.get("/v1/requests?status=running").json()["data"]
+        assert [one["id"] for one in running] == [*names[::-1]]
+        assert http.get("/v1/requests?status=running&model=other").json()["data"] == []
+        assert http.get("/v1/requests/runs-1").json()["status"] == "running"
+    while http.get("/v1/requests?status=running").json()["data"]:
+        pass  # a client that leaves is noticed within a step
+    assert http.get("/v1/requests/runs-1").json()["status"] == "cancelled"
 
 
 def test_nothing_of_that_id(mini: Running) -> None:

@@ -91,6 +91,24 @@ class OneRequest:
         yield ["text"]
 
 
+def test_a_request_that_goes_on_after_a_kill_is_booked_once() -> None:
+    clock, ledger = NanoClock(), Ledger(Database(None))
+    for _ in range(2):  # two processes; the first was killed before it had noted the end of the request
+        recorder = MachineRecorder(ledger, MachineMeter(3_600_000, clock))
+        for number in (1, 2):
+            share = recorder.begin()
+            clock.now += 10**9
+            call = CallContext(request_id="line", account=Account("", KeyLimits()), background=True)
+            recorder.end(share, call, [Usage(10, 2, 0)], number)
+        recorder.close()
+    entries = [one for _, one in ledger.entries()]
+    assert [(one.request_id, one.attempt) for one in entries if one.model != "idle"] == [
+        ("line", 1),
+        ("line", 2),
+    ]
+    assert sum(one.nano_usd for one in entries) == 4_000, "all of the machine's time is there"
+
+
 @pytest.mark.parametrize("until_the_end", [True, False])
 def test_requests_are_booked_with_their_tokens(until_the_end: bool) -> None:
     clock, ledger = NanoClock(), Ledger(Database(None))

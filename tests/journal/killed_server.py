@@ -20,8 +20,15 @@ START_S = 60.0
 class KilledServer:
     """`headrace serve` over one journal and one store, on ports that change from start to start."""
 
-    def __init__(self, folder: Path, *flags: str, journal: str | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *flags: str,
+        journal: str | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.folder, self.journal = folder, folder / "journal"
+        self._environment = environment or {}
         self._flags = (
             "--journal",
             journal or str(self.journal),
@@ -36,7 +43,7 @@ class KilledServer:
         """Start it and wait until requests are taken."""
         command = [sys.executable, "-m", "headrace", "serve", "mini", "--port", "0", *self._flags]
         environment = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
-        environment["HEADRACE_MAX_NUM_SEQS"] = "32"
+        environment |= {"HEADRACE_MAX_NUM_SEQS": "32", **self._environment}
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
         assert self.process.stdout is not None
         found = re.search(r"http://127\.0\.0\.1:(\d+)", self.process.stdout.readline())
@@ -54,6 +61,9 @@ class KilledServer:
         assert self.process is not None
         tasks = Path(f"/proc/{self.process.pid}/task")
         children = [int(pid) for task in tasks.iterdir() for pid in (task / "children").read_text().split()]
+        children = [
+            pid for pid in children if b"notes_server" not in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ]
         for pid in children:
             os.kill(pid, signal.SIGKILL)
         return len(children)
@@ -63,7 +73,7 @@ class KilledServer:
     ) -> http.client.HTTPResponse:
         """One request."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        sent = None if body is None else json.dumps(body)
+        sent = body if body is None or isinstance(body, str) else json.dumps(body)
         try:
             connection.request(
                 method,

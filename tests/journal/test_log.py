@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import random
 import resource
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,9 +19,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import UsageError
+from headrace.journal.call_journal import in_order
 from headrace.journal.frames import FILE_BYTES, read_cipher, record, scan, tag_of
-from headrace.journal.log import JournalInUse, JournalUnwritable, Log, RecordKind
+from headrace.journal.log import JournalInUse, Log
+from headrace.journal.reader import JournalUnwritable, LogReader, RecordKind
 from headrace.journal.segment import Record
+from journal.faults import full, small_disk
 
 
 def written(log: Log, number: int, body: bytes, *, ends: bool = True) -> None:
@@ -128,9 +133,8 @@ def test_a_folder_in_use_is_refused_with_the_process_id(tmp_path: Path) -> None:
         assert process.stdout.readline() == b"open\n"
         with pytest.raises(JournalInUse, match=f"process {process.pid}:"):
             Log(tmp_path)
-        reader = Log(tmp_path, reads_only=True)
+        reader = LogReader(tmp_path)
         assert reader.unfinished() == []
-        reader.close()
     finally:
         process.kill()
         process.communicate()
@@ -197,6 +201,28 @@ def test_a_budget_drops_the_oldest_and_no_request_that_runs(tmp_path: Path) -> N
     log.close()
 
 
+def test_what_runs_keeps_its_order_whatever_is_dropped(tmp_path: Path) -> None:
+    """Requests that never end, whose records are more than the budget."""
+    log = Log(tmp_path, budget_bytes=2**18)
+    for number in range(1, 6):
+        log.append(RecordKind.OPENED, number, 0, b"body")
+    for place in range(60):
+        for number in range(1, 6):
+            log.append(RecordKind.EVENTS, number, place, bytes([place]) * 2000)
+        log.write()
+        if log.needs_care:
+            log.care()
+    log.close()
+    for _ in range(2):
+        log = Log(tmp_path, budget_bytes=2**18)
+        log.care()
+        assert log.unfinished() == [1, 2, 3, 4, 5]
+        for records in log.read(range(1, 6)).values():
+            assert [one.tag for one in records if one.kind == RecordKind.EVENTS] == list(range(60))
+        log.close()
+    assert len(list(tmp_path.glob("*.log"))) <= 6
+
+
 def test_tokens_of_ended_requests_are_dropped(tmp_path: Path) -> None:
     log = Log(tmp_path, segment_bytes=2**16)
     log.append(RecordKind.OPENED, 1, 0, b"body")
@@ -237,6 +263,80 @@ def test_a_record_has_one_form() -> None:
     )
 
 
+def test_other_files_in_the_folder_are_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "notes.log").write_bytes(b"a log of somebody else")
+    (tmp_path / "notes.damaged").write_bytes(b"something else")
+    before = {one.name: one.read_bytes() for one in tmp_path.iterdir()}
+    log = Log(tmp_path)
+    written(log, 1, b"body")
+    log.forget([1])
+    log.care()
+    log.close()
+    assert {name: (tmp_path / name).read_bytes() for name in before} == before
+
+
+def test_a_folder_that_others_prepare_is_refused(tmp_path: Path) -> None:
+    folder, victim = tmp_path / "journal", tmp_path / "victim"
+    folder.mkdir()
+    victim.write_text("precious")
+    (folder / "lock").symlink_to(victim)
+    with pytest.raises(JournalUnwritable):
+        Log(folder)
+    assert victim.read_text() == "precious"
+    (folder / "lock").unlink()
+    (folder / "000001000000.log").symlink_to(victim)
+    with pytest.raises(JournalUnwritable, match="is no file"):
+        Log(folder)
+    (folder / "000001000000.log").unlink()
+    os.mkfifo(folder / "000001000000.log")
+    with pytest.raises(JournalUnwritable, match="is no file"):
+        Log(folder)
+    (folder / "000001000000.log").unlink()
+    folder.chmod(0o777)
+    with pytest.raises(UsageError, match="others may write"):
+        Log(folder)
+    folder.chmod(0o700)
+    Log(folder).close()
+
+
+def test_what_is_too_old_goes_also_from_the_file_that_grows(tmp_path: Path) -> None:
+    log = Log(tmp_path, max_age_s=800.0)
+    written(log, 1, b"old")
+    written(log, 2, b"runs", ends=False)
+    log.close()
+    for path in tmp_path.glob("*.log"):
+        os.utime(path, (time.time() - 900, time.time() - 900))
+    log = Log(tmp_path, max_age_s=800.0)
+    written(log, 3, b"new")
+    log.begin_new_file_if_old()  # which has records of today, too: they stay until it is old as a whole
+    for path in sorted(tmp_path.glob("*.log"))[:-1]:
+        os.utime(path, (time.time() - 900, time.time() - 900))
+    log.care()
+    assert log.find(tag_of("req_1")) == []
+    assert log.unfinished() == [2]
+    log.close()
+
+
+def test_a_full_disk_takes_what_runs_from_a_reserve(tmp_path: Path) -> None:
+    folder = tmp_path / "disk"
+    with small_disk(folder, 4 * 2**20) as mounted:
+        if not mounted:
+            pytest.skip("this process may not mount a file system")
+        log = Log(folder, budget_bytes=2**24)
+        written(log, 1, b"before")
+        with full(folder):
+            written(log, 2, b"x" * 100_000)
+            assert not log.has_reserve and not log.take_reserve()
+            with pytest.raises(JournalUnwritable, match="No space left"):
+                written(log, 3, b"x" * 2**21)
+        assert log.take_reserve()
+        written(log, 4, b"after")
+        log.close()
+        log = Log(folder)
+        assert log.ended() == [1, 2, 4] and not log.damages
+        log.close()
+
+
 def test_it_is_read_while_it_grows(tmp_path: Path) -> None:
     log, problems = Log(tmp_path), list[BaseException]()
     done = threading.Event()
@@ -257,3 +357,22 @@ def test_it_is_read_while_it_grows(tmp_path: Path) -> None:
     reader.join()
     log.close()
     assert not problems
+
+
+def test_events_after_a_gap_are_not_taken_for_new_ones() -> None:
+    """A file in the middle was damaged: the request goes on from what is before that, and records anew."""
+
+    def event(tag: int) -> Record:
+        return Record(RecordKind.EVENTS, 1, tag, b"")
+
+    old = [event(0), event(1), event(4), event(5)]  # 2 and 3 are lost
+    found, has_gap = in_order(old)
+    assert ([one.tag for one in found], has_gap) == ([0, 1], True)
+    new = [
+        Record(RecordKind.RESTARTED, 1, 2, b""),
+        *(Record(RecordKind.EVENTS, 1, n, b"new") for n in (2, 3)),
+    ]
+    for records in ([*old, *new], [*old, *new, *old, *new]):
+        found, has_gap = in_order(records)
+        assert [(one.tag, one.payload) for one in found] == [(0, b""), (1, b""), (2, b"new"), (3, b"new")]
+        assert not has_gap

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from journal.killed_server import KilledServer
-from journal.test_kills import CHAT, STORY
+from journal.requests_of_every_kind import CHAT, STORY
 
 
 def replayed(server: KilledServer, *words: str, code: int = 0) -> Any:

@@ -74,6 +74,12 @@ class Adapting:
         await self._start()
         return await self._promotions.reroute(route, request, call)
 
+    async def begin(self) -> None:
+        """The server begins: what an earlier one has left to be told is told now, not with the next traffic.
+        A server that has collected nothing yet begins later."""
+        if self.database.exists:
+            await self._start()
+
     async def _start(self) -> None:
         if self._watching is None:
             self._watching = asyncio.ensure_future(self._watch())

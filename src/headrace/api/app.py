@@ -71,6 +71,8 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncGenerator[None]:
+        if service.adapting is not None:
+            await service.adapting.begin()
         app.state.batches = runner = BatchOperations(OPERATIONS, service).runner()
         async with runner.serving(), resuming(app, service):
             yield

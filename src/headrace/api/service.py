@@ -70,7 +70,9 @@ class Service:
     def __init__(self, models: ModelManager, settings: Settings) -> None:
         self.models = models
         self.settings = settings
-        self.database = Database(settings.store_file)
+        journal = read_journal(settings.journal)
+        is_synced = journal is not None and journal.fsync == "power"
+        self.database = Database(settings.store_file, survives_power_cuts=is_synced)
         self.keys = KeyRing(settings, self.database)
         self.metrics = ModelMetrics()
         """Counters of HTTP calls; those of models are in `metrics_of`."""
@@ -111,7 +113,6 @@ class Service:
         self.moderation = read_moderation(settings.moderation)
         self.handler: Handler = build_chain(self.guards, self.gate)
         self.runner = ModelRunner(self.handler, self.sources, self.model_threads)
-        journal = read_journal(settings.journal)
         self.journal = None if journal is None else ServerJournal(journal, self.threads, self.gate)
         self.requests = RequestLog(self.database, settings, self.metrics)
         self.tracing = configured_tracing()

@@ -22,7 +22,7 @@ from headrace.config.settings import Settings
 from headrace.errors import HeadraceError
 from headrace.executors.machine_limits import machine_limits
 from headrace.journal.frames import read_cipher
-from headrace.journal.log import Log
+from headrace.journal.reader import LogReader
 from headrace.journal.segment import DAMAGED_SUFFIX
 from headrace.loading.free_memory import free_memory_bytes
 from headrace.loading.loader import usable_cores
@@ -136,13 +136,12 @@ def _journal(settings: Settings) -> list[Finding]:
     if not found.folder.is_dir():
         return [Finding("journal", f"{found.folder} (not made yet)")]
     try:
-        log = Log(found.folder, cipher=read_cipher(found.key_file), reads_only=True)
+        log = LogReader(found.folder, read_cipher(found.key_file))
     except HeadraceError as error:
         return [Finding("journal", str(found.folder), error.message, broken=True)]
     damages = [one.message for one in [*log.damages, *log.checked()]]
     aside = sorted(found.folder.glob(f"*{DAMAGED_SUFFIX}"))
     value = f"{found.folder} ({size(log.size_bytes)}, {len(log.unfinished())} unfinished requests)"
-    log.close()
     problem = None
     if damages or aside:
         names = ", ".join(path.name for path in aside)

@@ -15,7 +15,8 @@ from headrace.errors import UsageError
 HELP = """Compute requests of the journal again, and say whether they give the same bytes.
 
 ID is that of a request or of its reply. The journal is read from its folder (--journal, or [journal] of
-headrace.toml), also while a server writes it; the models are loaded here. Exit code 1 where a reply differs.
+headrace.toml), also while a server writes it; the models are loaded here. Exit code 1 where a reply differs,
+with --with only where one fails. --node-usd-per-hour gives seconds a price.
 
 \b
 Examples:
@@ -23,10 +24,11 @@ Examples:
   headrace replay chatcmpl-5f0c8c6f7a3b4b9f8f3f0d1c2b3a4958 --explain
   headrace replay req_5f0c8c6f7a3b4b9f8f3f0d1c2b3a4958 --with weights=int8
   headrace replay --all --since 1d --json
+  headrace replay --all --since 1d --with weights=int4
 """
 
 
-@takes_settings("journal", *MODEL_SETTINGS)
+@takes_settings("journal", "node_usd_per_hour", *MODEL_SETTINGS)
 def command(
     request_id: Annotated[str | None, typer.Argument(metavar="ID", help="Id of a request or reply.")] = None,
     every: Annotated[bool, typer.Option("--all", help="All kept requests.")] = False,
@@ -34,7 +36,7 @@ def command(
     explain: Annotated[bool, typer.Option("--explain", help="Show where and why replies part.")] = False,
     variant: Annotated[
         str | None,
-        typer.Option("--with", help="weights=TYPE or model=NAME: show both answers with what they took."),
+        typer.Option("--with", help="weights=TYPE or model=NAME: show both answers with what they cost."),
     ] = None,
     json: JsonFlag = False,
     *,
@@ -43,8 +45,6 @@ def command(
     """Replay; see HELP."""
     if every == (request_id is not None):
         raise UsageError("name one request, or give --all")
-    if every and variant is not None:
-        raise UsageError("--with is for one request: leave --all out")
     module = importlib.import_module("headrace.cli.replay_run")
     code: int = module.run(request_id, since, variant, settings, explain=explain, json=json)
     if code:

@@ -1,33 +1,34 @@
-"""`headrace requests`: what a server has answered."""
+"""`headrace requests`: what a server answers and has answered."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
 
 import typer
 
 from headrace.cli.flags import takes_settings
 from headrace.cli.server_call import call_server
-from headrace.cli.terminal import JsonFlag, print_json, print_json_lines, print_table
+from headrace.cli.terminal import JsonFlag, note, print_json, print_json_lines, print_table
 from headrace.config.settings import Settings
-from headrace.storage.request_log import Outcome
 
 HELP = """List the latest requests of the server at --host and --port, of its key or with an admin key of all.
 
-They are in the server's memory, or with --log-requests in its store. `headrace explain ID` shows where the
-time of one went.
+Those that run are among them. Those that have ended are in the server's memory, or with --log-requests in its
+store. `headrace explain ID` shows where the time of one went.
 
 \b
 Examples:
   headrace requests --status failed
+  headrace requests --status running
   headrace requests --model mini --follow
   headrace requests --limit 1000 --json
 """
 HEADER = ("TIME", "ID", "ENDPOINT", "MODEL", "STATUS", "IN", "OUT", "TTFT", "TOTAL", "KEY")
+Status = Literal["running", "completed", "failed", "cancelled"]
 POLL_S = 1.0
 PAGE = 200  # requests that are asked for at a time by --follow
 SEEN = 10_000  # ids that are remembered
@@ -36,7 +37,7 @@ SEEN = 10_000  # ids that are remembered
 @takes_settings("host", "port", "api_key", "admin_api_key")
 def command(
     status: Annotated[
-        Outcome | None, typer.Option(help="Only what completed, failed or was cancelled.")
+        Status | None, typer.Option(help="Only what runs, completed, failed or was cancelled.")
     ] = None,
     model: Annotated[str | None, typer.Option("--model", "-m", help="Only those of this model.")] = None,
     endpoint: Annotated[str | None, typer.Option(help="Only those of this path.", metavar="PATH")] = None,
@@ -54,12 +55,19 @@ def command(
         print_json(found)
         return
     _show(found, json=json, header=True)
-    seen = deque((one["id"] for one in found), maxlen=SEEN)
+    seen = deque(map(_name, found), maxlen=SEEN)
     while follow:
         time.sleep(POLL_S)
-        new = [one for one in _page(settings, wanted, PAGE) if one["id"] not in seen]
+        new = [one for one in _page(settings, wanted, PAGE) if _name(one) not in seen]
+        if len(new) == PAGE:
+            note(f"more than {PAGE:,} requests a second: some are not shown")
         _show(new, json=json, header=False)
-        seen.extend(one["id"] for one in new)
+        seen.extend(map(_name, new))
+
+
+def _name(one: dict[str, Any]) -> tuple[str, float, bool]:
+    """A request is shown when it is seen to run, and at its end."""
+    return one["id"], one["created"], one["status"] == "running"
 
 
 def _page(settings: Settings, wanted: dict[str, Any], limit: int) -> list[dict[str, Any]]:

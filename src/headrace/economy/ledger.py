@@ -53,6 +53,11 @@ class Ledger:
         )
         return _entry(rows[0]) if rows else None
 
+    def has_machine_time(self, request_id: str, number: int) -> bool:
+        """Whether part `number` of a request was booked."""
+        where = "kind = 'machine' AND request_id = ? AND request_id != '' AND attempt = ?"
+        return self.database.exists and self._first(where, (request_id, number)) is not None
+
     def entry(self, number: int) -> Entry:
         """The entry with a number."""
         found = self._first("id = ?", (number,))

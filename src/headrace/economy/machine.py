@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from headrace.economy.entries import Entry
 from headrace.economy.ledger import Ledger
@@ -131,7 +132,8 @@ class MachineRecorder:
         )
         lines = [BillLine(MACHINE_TIME, share.nanoseconds // 10**6, share.nano_usd)]
         lines += [BillLine(name, count, 0) for name, count in counts.items() if count]
-        self._thread.submit(self._write, entry, lines)
+        may_be_there = call.background or (call.journal is not None and call.journal.is_resumed)
+        self._thread.submit(self._write, entry, lines, may_be_there)
         if now_s - self._idle_from_s > IDLE_EVERY_S:
             self._book_idle()
 
@@ -155,9 +157,16 @@ class MachineRecorder:
         )
         self._thread.submit(self._write, entry, [BillLine(IDLE, idle.nanoseconds // 10**6, idle.nano_usd)])
 
-    def _write(self, entry: Entry, lines: Sequence[BillLine]) -> None:
+    def _write(self, entry: Entry, lines: Sequence[BillLine], may_be_there: bool = False) -> None:
+        """`may_be_there`: an earlier process was killed between booking it and noting its end. What it took
+        a second time was for nobody."""
         try:
-            self._ledger.add(entry, lines)
+            with self._ledger.database.transaction():
+                if may_be_there and self._ledger.has_machine_time(entry.request_id, entry.attempt):
+                    entry = replace(entry, request_id="", attempt=0, key_name="", target="", model=IDLE)
+                    total = sum(line.nano_usd for line in lines)
+                    lines = [BillLine(IDLE, next(one.quantity for one in lines), total)]
+                self._ledger.add(entry, lines)
         except StoreError as error:
             total = sum(line.nano_usd for line in lines)
             LOG.error("%d nano-dollars of this machine are not booked: %s", total, error.message)

@@ -26,6 +26,11 @@ class AdmissionGate:
         self.open_calls = 0
         self._admitted: set[CallContext] = set()
 
+    @property
+    def calls(self) -> tuple[CallContext, ...]:
+        """Those in progress."""
+        return tuple(self._admitted)
+
     def check_started(self) -> None:
         """Raise ModelLoading until the default model has loaded for the first time."""
         if self.starting:

@@ -16,7 +16,8 @@ from msgspec import Struct, field
 
 from headrace.engine.request import EngineEvent, EngineRequest
 from headrace.journal.frames import tag_of
-from headrace.journal.log import JournalUnwritable, Log, RecordKind
+from headrace.journal.log import Log
+from headrace.journal.reader import JournalUnwritable, RecordKind
 from headrace.journal.records import (
     Batch,
     EndedReply,
@@ -55,6 +56,8 @@ class KnownRequest(Struct):
     opened: OpenedRequest
     runs: list[tuple[bytes, KnownRun]]
     next_tag: int
+    has_gap: bool = False
+    """Whether there are records after one that is lost."""
 
 
 class RecordedRun:
@@ -96,6 +99,8 @@ class CallJournal:
         self._holders = 1
         self._ending: Callable[[], EndedReply | None] | None = None
         times = Counter[bytes]()
+        if known is not None and known.has_gap:
+            journal.append(RecordKind.RESTARTED, number, self._next_tag, b"")
         for key, run in () if known is None else known.runs:
             self._known[key, times[key]] = run
             times[key] += 1
@@ -145,8 +150,13 @@ class CallJournal:
             self.journal.ended(self, ended)
 
     @property
+    def is_kept(self) -> bool:
+        """Whether all that came of it is recorded."""
+        return self._gap == self.journal.gap
+
+    @property
     def _writes(self) -> bool:
-        return self._gap == self.journal.gap and not self.journal.is_closed
+        return self.is_kept and not self.journal.is_closed
 
     def _tag(self) -> int:
         tag, self._next_tag = self._next_tag, self._next_tag + 1
@@ -175,6 +185,7 @@ class Journal:
         self._actions: list[Action] = []
         self._is_scheduled = self._is_syncing = False
         self._pending_ends: list[int] = []
+        self._lost_ends: list[int] = []  # of requests whose ends could not be written
         self._tried_s = 0.0
         self._next_number = log.next_number
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-journal")
@@ -199,6 +210,8 @@ class Journal:
     def check(self) -> str | None:
         """Whether new requests may come: JournalUnwritable, or a warning for them, or None."""
         if self.failure is not None and time.monotonic() - self._tried_s > AGAIN_S:
+            self._tried_s = time.monotonic()
+            self.log.take_reserve()
             self._flush()
         if self.failure is None:
             return None
@@ -250,6 +263,12 @@ class Journal:
         """The requests that an earlier process has left, in the order in which they came."""
         return list(known_requests(self.log, self.log.unfinished()))
 
+    def look_after_age(self) -> None:
+        """Called now and then, also while no requests come: what is too old is to go."""
+        self.log.begin_new_file_if_old()
+        self.log.needs_care = True
+        self._schedule()
+
     async def verify(self) -> None:
         """Look for damage in all files."""
         await self._in_thread(self.log.verify)
@@ -298,19 +317,14 @@ class Journal:
         ends, self._pending_ends = self._pending_ends, []
         actions, self._actions = self._actions, []
         try:
-            self._tried_s = time.monotonic()
-            if self.failure is not None:
-                for number in ends:
-                    self.log.append(RecordKind.FORGOTTEN, number, 0, b"")
+            for number in self._lost_ends:
+                self.log.append(RecordKind.FORGOTTEN, number, 0, b"")
             self.log.write()
-            self.failure = None
+            self._lost_ends = []
+            self._note_reserve()
         except JournalUnwritable as error:
-            if self.failure is None:
-                LOG.error("%s; what requests give is not recorded until it does", error.message)
-            self.failure = error
-            self.gap += 1
-            self.dropped += 1
-            self._pending_ends = ends
+            self._lost_ends += ends
+            self._lost(error)
         if self.log.needs_care and (self._caring is None or self._caring.done()):
             self._caring = asyncio.ensure_future(self._in_thread(self.log.care))
         if self._fsync == "power" and actions:
@@ -319,6 +333,22 @@ class Journal:
             return
         for action in actions:
             action()
+
+    def _note_reserve(self) -> None:
+        """Everything is written. Where that took the reserve, no more requests may come."""
+        if self.log.has_reserve:
+            self.failure = None
+        elif self.failure is None:
+            self.failure = JournalUnwritable(f"the disk of the journal {self.log.folder} is full")
+            LOG.error("%s; requests that run are recorded in its reserve", self.failure.message)
+
+    def _lost(self, error: JournalUnwritable) -> None:
+        """Records are lost."""
+        if self.failure is None:
+            LOG.error("%s; what requests give is not recorded until it does", error.message)
+        self.failure = error
+        self.gap += 1
+        self.dropped += 1
 
     def _sync(self) -> None:
         """Sync in the thread; meanwhile more comes, for the next time."""
@@ -331,7 +361,7 @@ class Journal:
             try:
                 await self._in_thread(self.log.sync)
             except JournalUnwritable as error:
-                self.failure = error
+                self._lost(error)
             self._is_syncing = False
             for action in actions:
                 action()
@@ -368,18 +398,28 @@ def _known(number: int, records: Sequence[Record]) -> KnownRequest | None:
     if first is None:
         return None
     opened = msgspec.msgpack.decode(first.payload, type=OpenedRequest)
+    found, has_gap = in_order(records)
     runs: dict[int, tuple[bytes, KnownRun]] = {}
-    next_tag = 0
-    for one in records:
-        if one.kind not in (RecordKind.RUN, RecordKind.EVENTS) or one.tag < next_tag:
-            continue
-        if one.tag != next_tag:
-            break  # what is between them is lost
-        next_tag += 1
+    for one in found:
         if one.kind == RecordKind.RUN:
             begun = msgspec.msgpack.decode(one.payload, type=RunBegun)
             runs[begun.run] = begun.key, KnownRun(begun.run, begun.fingerprint)
         else:
             run, batch = decode_batch(one.payload)
             runs[run][1].batches.append(batch)
-    return KnownRequest(number, opened, list(runs.values()), next_tag)
+    return KnownRequest(number, opened, list(runs.values()), len(found), has_gap)
+
+
+def in_order(records: Sequence[Record]) -> tuple[list[Record], bool]:
+    """Runs and events up to the first that is lost, each once; and whether others come after that one."""
+    found: list[Record] = []
+    has_gap = False
+    for one in records:
+        if one.kind == RecordKind.RESTARTED:
+            del found[one.tag :]
+            has_gap = False
+        elif one.kind in (RecordKind.RUN, RecordKind.EVENTS) and one.tag >= len(found):
+            has_gap = has_gap or one.tag > len(found)
+            if not has_gap:
+                found.append(one)
+    return found, has_gap

@@ -54,6 +54,15 @@ def text_of(parts: Iterable[bytes]) -> str:
     return "\n".join(data.decode("utf-8", "replace") for data in texts)
 
 
+def error_of(parts: Iterable[bytes]) -> str:
+    """What a refusal says."""
+    said = _said(parts)
+    found = next(
+        (data for where, data in said.items() if where.endswith("/message")), b"".join(said.values())
+    )
+    return found.decode("utf-8", "replace")
+
+
 def _said(parts: Iterable[bytes]) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     for event in _events(b"".join(parts)):

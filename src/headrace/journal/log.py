@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import os
-import threading
 import time
-from collections.abc import Collection, Iterable
-from enum import IntEnum
+from collections.abc import Collection
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 
 from headrace.errors import HeadraceError, UsageError
 from headrace.journal.frames import Cipher, JournalDamaged, record, write_whole
+from headrace.journal.reader import JournalUnwritable, LogReader, Numbers, RecordKind
 from headrace.journal.segment import (
     DAMAGED_SUFFIX,
+    PRIVATE_MODE,
     SUFFIX,
-    Damage,
     Record,
-    Rows,
     Segment,
     new_segment,
     open_segment,
@@ -29,24 +28,14 @@ from headrace.journal.segment import (
 
 LOG = logging.getLogger("headrace.journal")
 SEGMENT_BYTES = 64 * 2**20
-LOCK = "lock"
+LOCK, RESERVE = "lock", "reserve"
+MAX_RESERVE_BYTES, MIN_RESERVE_BYTES = 8 * 2**20, 2**16
+"""Room on the disk that is given to requests that run when the rest is full."""
+FULL = (errno.ENOSPC, errno.EDQUOT)
+AGES = 8
+"""Files are begun so often within the greatest age."""
 WORTH = 4
 """A file is written anew where a fourth of it or more would go."""
-
-
-class RecordKind(IntEnum):
-    """What a record is. A request begins with OPENED and has ended with ENDED or FORGOTTEN."""
-
-    OPENED = 1
-    RUN = 2
-    EVENTS = 3
-    ENDED = 4
-    FORGOTTEN = 5
-    SERVER = 6
-
-
-Numbers = np.ndarray[Any, np.dtype[np.uint64]]
-_ENDS = (RecordKind.ENDED, RecordKind.FORGOTTEN)
 
 
 class JournalInUse(HeadraceError):
@@ -56,15 +45,7 @@ class JournalInUse(HeadraceError):
     exit_code = 2
 
 
-class JournalUnwritable(HeadraceError):
-    """The disk takes no records: it is full, read-only or broken."""
-
-    remedy = "Make room on the disk, or start the server with another journal folder."
-    status = 507
-    code = "journal_unwritable"
-
-
-class Log:
+class Log(LogReader):
     """Appending is for one thread, reading for any. Numbers are those of requests, and only grow."""
 
     def __init__(
@@ -75,32 +56,28 @@ class Log:
         max_age_s: float = 7 * 86_400.0,
         cipher: Cipher | None = None,
         segment_bytes: int = SEGMENT_BYTES,
-        reads_only: bool = False,
     ) -> None:
-        """Raises JournalInUse, JournalUnwritable, UsageError. With `reads_only` nothing is changed, and
-        another process may have the folder."""
-        self.folder, self._cipher = folder, cipher
+        """Raises JournalInUse, JournalUnwritable, UsageError."""
         self._budget, self._max_age_s = budget_bytes, max_age_s
         self._segment_bytes = max(2**16, min(segment_bytes, budget_bytes // 4))
-        self.damages: list[Damage] = []
-        self._lock = threading.RLock()
         self._held: list[bytes] = []
         self._places: list[tuple[int, int, int]] = []  # kind, number, tag of what is held
-        self._forgotten: set[int] = set()
-        self._reads_only = reads_only
-        self._owner: IO[str] | None = None
+        self._full: list[int] = []  # files that nothing is appended to any more, and that are not synced yet
         try:
-            if not reads_only:
-                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-                self._owner = _claimed(folder)
-            self._segments = self._opened()
-            self._file = -1 if reads_only else self._begin_appending()
+            self._owner: IO[str] | None = _claimed(folder)
+        except OSError as error:
+            raise JournalUnwritable(f"the journal {folder} cannot be opened: {error.strerror}") from None
+        try:
+            super().__init__(folder, cipher, repairs=True)
+            self._file = self._begin_appending()
         except OSError as error:
             self._release()
             raise JournalUnwritable(f"the journal {folder} cannot be opened: {error.strerror}") from None
         except BaseException:
             self._release()
             raise
+        self.has_reserve, self._reserve_bytes = False, 0
+        self.take_reserve()
         self.needs_care = len(self._segments) > 1
         """Whether `care` has something to do."""
         found = [int(one.rows["number"].max()) for one in self._segments if len(one.rows)]
@@ -124,7 +101,13 @@ class Log:
         self._held, self._places = [], []
         active = self._segments[-1]
         try:
-            write_whole(self._file, held)
+            try:
+                write_whole(self._file, held)
+            except OSError as error:
+                if not self._gives_reserve(error):
+                    raise
+                self._cut_back(active)
+                write_whole(self._file, held)
         except OSError as error:
             self._cut_back(active)
             raise JournalUnwritable(f"the journal {self.folder} takes no records: {error.strerror}") from None
@@ -141,13 +124,16 @@ class Log:
     def sync(self) -> None:
         """Wait until the disk has what was written. From any thread; JournalUnwritable."""
         with self._lock:
-            file = os.dup(self._file)
+            full, self._full = self._full, []
+            files = [*full, os.dup(self._file)]
         try:
-            os.fdatasync(file)
+            for file in files:
+                os.fdatasync(file)
         except OSError as error:
             raise JournalUnwritable(f"the journal {self.folder} cannot be synced: {error.strerror}") from None
         finally:
-            os.close(file)
+            for file in files:
+                os.close(file)
 
     def forget(self, numbers: Collection[int]) -> None:
         """Requests are deleted: their bytes are gone after the next `care`."""
@@ -161,59 +147,19 @@ class Log:
     def close(self) -> None:
         """Write what is held and let the folder go."""
         try:
-            if not self._reads_only:
-                self.write()
+            self.write()
         finally:
-            if self._file >= 0:
-                os.close(self._file)
-                self._file = -1
+            for file in (*self._full, *((self._file,) if self._file >= 0 else ())):
+                os.close(file)
+            self._full, self._file = [], -1
             self._release()
 
-    # -- reading ---------------------------------------------------------------------------------------
-
-    @property
-    def size_bytes(self) -> int:
-        """Of all files together."""
-        with self._lock:
-            return sum(one.end for one in self._segments)
-
-    def unfinished(self) -> list[int]:
-        """The requests that were opened and have not ended."""
-        opened, ended = self._numbers(RecordKind.OPENED), self._numbers(*_ENDS)
-        return _without(opened, ended).tolist()
-
-    def ended(self) -> list[int]:
-        """The requests of which opening and end are here, oldest first."""
-        opened = _without(self._numbers(RecordKind.OPENED), self._numbers(RecordKind.FORGOTTEN))
-        return _without(opened, _without(opened, self._numbers(RecordKind.ENDED))).tolist()
-
-    def find(self, tag: int) -> list[int]:
-        """The requests whose opening or end has that tag, newest first."""
-        found: set[int] = set()
-        for segment in self._copies():
-            rows = self._rows(segment)
-            hits = (rows["tag"] == tag) & np.isin(rows["kind"], (RecordKind.OPENED, RecordKind.ENDED))
-            found.update(int(number) for number in rows["number"][hits])
-        return sorted(found - self._gone(), reverse=True)
-
-    def read(self, numbers: Iterable[int], *kinds: RecordKind) -> dict[int, list[Record]]:
-        """The records of requests in the order in which they were written; of these kinds, if any are named.
-
-        What is damaged is left out, and with it what follows in its file.
-        """
-        wanted = np.array(sorted({*numbers} - self._gone()), np.uint64)
-        found: dict[int, list[Record]] = {int(number): [] for number in wanted}
-        for segment in self._copies():
-            rows = self._rows(segment)
-            hits = np.isin(rows["number"], wanted)
-            if kinds:
-                hits &= np.isin(rows["kind"], kinds)
-            try:
-                for one in segment.read(rows[hits], self._cipher):
-                    found[one.number].append(one)
-            except JournalDamaged as error:
-                LOG.error("%s: %s", segment.path, error.message)
-        return found
+    def begin_new_file_if_old(self) -> None:
+        """What is too old goes file by file: one that grows must not have records of all ages."""
+        active = self._segments[-1]
+        assert active.columns is not None
+        if len(active.columns) and time.time() - self._began_s > self._max_age_s / AGES:
+            self._rotate()
 
     # -- care ------------------------------------------------------------------------------------------
 
@@ -221,6 +167,13 @@ class Log:
         """Check and index files that are full, drop what is not needed, stay within the budget. Takes long:
         in a thread; only one at a time."""
         self.needs_care = False
+        try:
+            self._care()
+        except OSError as error:  # such as a disk that is full: the next time
+            LOG.error("the journal %s cannot be looked after: %s", self.folder, error.strerror)
+
+    def _care(self) -> None:
+        self._sync_full()
         open_numbers = np.array(self.unfinished(), np.uint64)
         for segment in self._copies()[:-1]:
             if segment.columns is not None:
@@ -232,11 +185,6 @@ class Log:
         self._forget_set_aside()
         self._drop(open_numbers)
 
-    def checked(self) -> list[Damage]:
-        """Read every file as a whole, changing nothing; what is wrong with them."""
-        found = [open_segment(one.path, grows=True, repairs=False)[1] for one in self._copies()[:-1]]
-        return [one for one in found if one is not None]
-
     def verify(self) -> None:
         """Read every file that is full; set the damaged part of one aside."""
         for segment in self._copies()[:-1]:
@@ -246,13 +194,22 @@ class Log:
             except JournalDamaged:
                 self._repair(segment)
 
+    def _sync_full(self) -> None:
+        with self._lock:
+            full, self._full = self._full, []
+        for file in full:
+            try:
+                os.fdatasync(file)
+            except OSError as error:
+                LOG.error("the journal %s cannot be synced: %s", self.folder, error.strerror)
+            os.close(file)
+
     def _compact(self, segment: Segment, open_numbers: Numbers) -> None:
         rows = segment.rows
         gone = np.array(sorted(self._gone()), np.uint64)
         is_gone = np.isin(rows["number"], gone) & (rows["kind"] != RecordKind.FORGOTTEN)
-        spare = np.isin(rows["kind"], (RecordKind.EVENTS, RecordKind.RUN)) & ~np.isin(
-            rows["number"], open_numbers
-        )
+        progress = (RecordKind.EVENTS, RecordKind.RUN, RecordKind.RESTARTED)
+        spare = np.isin(rows["kind"], progress) & ~np.isin(rows["number"], open_numbers)
         sizes = np.diff(np.append(rows["at"].astype(np.int64), segment.end))
         if is_gone.any() or sizes[spare].sum() * WORTH >= segment.end:
             self._replace(segment, segment.rewritten(~(is_gone | spare)))
@@ -267,32 +224,29 @@ class Log:
 
     def _drop(self, open_numbers: Numbers) -> None:
         """Remove the oldest files; requests that run are written again."""
-        oldest_s = time.time() - self._max_age_s
+        oldest_s, size = time.time() - self._max_age_s, self.size_bytes
+        dropped, kept = list[Segment](), list[Record]()
         for segment in self._copies()[:-1]:
-            is_old = segment.path.stat().st_mtime < oldest_s
-            if self.size_bytes <= self._budget and not is_old:
-                return
-            kept = list(
-                segment.read(segment.rows[np.isin(segment.rows["number"], open_numbers)], self._cipher)
-            )
-            if kept:
-                self._carry(kept)
-            self._replace(segment, None)
+            if size <= self._budget and segment.path.stat().st_mtime >= oldest_s:
+                break
+            size -= segment.end
+            dropped.append(segment)
+            kept += segment.read(segment.rows[np.isin(segment.rows["number"], open_numbers)], self._cipher)
+        if kept and len(dropped) == 1 and len(kept) == len(dropped[0].rows):
+            return  # it has nothing else
+        carried = self._carry(kept) if kept else []
+        with self._lock:
+            gone = {id(one) for one in dropped}
+            self._segments = [*carried, *(one for one in self._segments if id(one) not in gone)]
+        for segment in dropped:
             segment.delete()
 
-    def _carry(self, records: Collection[Record]) -> None:
-        """Records of requests that run go into a file of their own, which comes before what was written
-        since."""
-        with self._lock:
-            active = self._segments[-1]
-            taken = {one.path.name for one in self._segments}
-            first = int(self._segments[0].path.stem)
-            place = first - 1
-            path = self.folder / f"{place:012d}{SUFFIX}"
-            assert path.name not in taken and active is not None
-        segment = new_segment(path, self._cipher)
+    def _carry(self, records: Collection[Record]) -> list[Segment]:
+        """Records of requests that run in a file of their own, which comes before what was written since."""
+        first = int(self._copies()[0].path.stem)
+        segment = new_segment(self.folder / f"{first - 1:012d}{SUFFIX}", self._cipher)
         assert segment.columns is not None
-        with path.open("ab") as file:
+        with segment.path.open("ab") as file:
             for one in records:
                 data = record(one.kind, one.number, one.tag, one.payload, self._cipher)
                 segment.columns.add(segment.end, one.kind, one.number, one.tag)
@@ -300,47 +254,56 @@ class Log:
             file.flush()
             os.fsync(file.fileno())
         segment.seal()
-        with self._lock:
-            self._segments = [segment, *self._segments]
+        return [segment]
 
     def _forget_set_aside(self) -> None:
         """Nobody can look for deleted requests in what was set aside."""
         with self._lock:
             if not self._forgotten:
                 return
-        for path in self.folder.glob(f"*{DAMAGED_SUFFIX}"):
+        for path in self._files(DAMAGED_SUFFIX):
             LOG.warning("%s is removed: a request was deleted, and it may have a part of it", path)
             path.unlink(missing_ok=True)
 
-    # -- files -----------------------------------------------------------------------------------------
+    # -- the reserve -----------------------------------------------------------------------------------
 
-    def _opened(self) -> list[Segment]:
-        paths = sorted(self.folder.glob(f"*{SUFFIX}"))
-        found: list[Segment] = []
-        for path in paths:
-            segment, damage = open_segment(path, grows=path == paths[-1], repairs=not self._reads_only)
-            if damage is not None:
-                LOG.error("the journal is damaged: %s", damage.message)
-                self.damages.append(damage)
-            if segment is None:
-                continue
-            if segment.key_id and (self._cipher is None or self._cipher.key_id != segment.key_id):
-                which = "no key is given" if self._cipher is None else "another key is given"
-                raise UsageError(
-                    f"{path} is encrypted and {which}: name its key with journal.key_file, or another folder"
-                )
-            found.append(segment)
-        for segment in found:
-            rows = segment.rows
-            self._forgotten.update(int(one) for one in rows["number"][rows["kind"] == RecordKind.FORGOTTEN])
-        return found
+    def take_reserve(self) -> bool:
+        """Keep room on the disk for requests that run when it is full: as much as there is, and later as much
+        as there was. False where there is none."""
+        path, flags = self.folder / RESERVE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+        size = self._reserve_bytes or min(MAX_RESERVE_BYTES, self._budget // 16)
+        while size >= max(MIN_RESERVE_BYTES, self._reserve_bytes) and not self.has_reserve:
+            try:
+                file = os.open(path, flags, PRIVATE_MODE)
+                try:
+                    os.posix_fallocate(file, 0, size)
+                finally:
+                    os.close(file)
+                self.has_reserve, self._reserve_bytes = True, size
+            except OSError as error:
+                path.unlink(missing_ok=True)
+                self.has_reserve = error.errno not in FULL  # a file system that has no such thing
+                size //= 2
+        return self.has_reserve
+
+    def _gives_reserve(self, error: OSError) -> bool:
+        """Whether a full disk has more room now."""
+        if not self.has_reserve or error.errno not in FULL:
+            return False
+        (self.folder / RESERVE).unlink(missing_ok=True)
+        self.has_reserve = False
+        return True
+
+    # -- files -----------------------------------------------------------------------------------------
 
     def _begin_appending(self) -> int:
         key_id = b"" if self._cipher is None else self._cipher.key_id
         last = self._segments[-1] if self._segments else None
         if last is None or last.columns is None or last.key_id != key_id or last.end >= self._segment_bytes:
             self._segments.append(self._new_segment())
-        return os.open(self._segments[-1].path, os.O_WRONLY | os.O_APPEND)
+        path = self._segments[-1].path
+        self._began_s = path.stat().st_mtime
+        return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
 
     def _new_segment(self) -> Segment:
         place = int(self._segments[-1].path.stem) + 1 if self._segments else 1_000_000
@@ -349,13 +312,13 @@ class Log:
     def _rotate(self) -> None:
         try:
             segment = self._new_segment()
-            file = os.open(segment.path, os.O_WRONLY | os.O_APPEND)
+            file = os.open(segment.path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
         except OSError as error:
             LOG.warning("the journal goes on in a file that is full: %s", error.strerror)
             return
         with self._lock:
-            os.close(self._file)
-            self._file = file
+            self._full.append(self._file)
+            self._file, self._began_s = file, time.time()
             self._segments = [*self._segments, segment]
         self.needs_care = True
 
@@ -372,47 +335,22 @@ class Log:
                 kept for one in self._segments if (kept := new if one is old else one) is not None
             ]
 
-    def _copies(self) -> list[Segment]:
-        with self._lock:
-            return list(self._segments)
-
-    def _rows(self, segment: Segment) -> Rows:
-        """The records of a file as they are now: the last one grows meanwhile."""
-        with self._lock:
-            return segment.rows
-
-    def _gone(self) -> set[int]:
-        with self._lock:
-            return set(self._forgotten)
-
-    def _numbers(self, *kinds: RecordKind) -> Numbers:
-        tables = [self._rows(one) for one in self._copies()]
-        found = [rows["number"][np.isin(rows["kind"], kinds)] for rows in tables]
-        return _distinct(np.concatenate(found) if found else np.zeros(0, np.uint64))
-
     def _release(self) -> None:
         if self._owner is not None:
             self._owner.close()
             self._owner = None
 
 
-def _distinct(numbers: Numbers) -> Numbers:
-    """Sorted, each once. They are almost sorted as they come, which np.unique makes nothing of."""
-    found = np.sort(numbers, kind="stable")
-    return found[np.append(True, found[1:] != found[:-1])] if len(found) else found
-
-
-def _without(numbers: Numbers, others: Numbers) -> Numbers:
-    """Those that are not among the others; both are sorted."""
-    if not len(others):
-        return numbers
-    places = np.minimum(np.searchsorted(others, numbers), len(others) - 1)
-    return numbers[others[places] != numbers]
-
-
 def _claimed(folder: Path) -> IO[str]:
-    """The lock of a folder. JournalInUse names the process that has it."""
-    file = os.fdopen(os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600), "r+")
+    """The lock of a folder. JournalInUse names the process that has it; UsageError where others may change
+    what is there."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    status = folder.stat()
+    if status.st_uid not in (os.geteuid(), 0) or status.st_mode & 0o002:
+        raise UsageError(
+            f"others may write in the journal's folder {folder}: name one of your own, or `chmod 700` it"
+        )
+    file = os.fdopen(os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

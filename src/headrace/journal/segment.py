@@ -116,8 +116,10 @@ class Segment:
             payload_at(view, at, None)  # raises for what is damaged
             columns.add(len(new), int(row["kind"]), int(row["number"]), int(row["tag"]))
             new += view[at : at + RECORD_BYTES + body_bytes(view[at:])]
+        status = self.path.stat()
         self.index.unlink(missing_ok=True)
         write_file(self.path, bytes(new))
+        os.utime(self.path, ns=(status.st_atime_ns, status.st_mtime_ns))  # its records are as old as before
         found = Segment(self.path, len(new), columns, None, self.key_id)
         found.seal()
         return found
@@ -126,6 +128,7 @@ class Segment:
         """Remove its files."""
         self.index.unlink(missing_ok=True)
         self.path.unlink(missing_ok=True)
+        sync_folder(self.path.parent)
 
 
 def rows_of(columns: Columns) -> Rows:
@@ -202,7 +205,7 @@ def _read_index(path: Path, size: int) -> Rows | None:
 def write_file(path: Path, data: bytes) -> None:
     """Write a whole file, so that after a crash there is the old one or the new one."""
     part = path.with_name(path.name + ".part")
-    file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE_MODE)
+    file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, PRIVATE_MODE)
     try:
         view = memoryview(data)
         while view:
@@ -211,3 +214,13 @@ def write_file(path: Path, data: bytes) -> None:
     finally:
         os.close(file)
     part.replace(path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Let the names of its files survive a power cut."""
+    file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)

@@ -34,9 +34,18 @@ class Database:
     it raises StoreBusy. Every other failure of SQLite (disk full, file damaged) raises StoreError.
     """
 
-    def __init__(self, path: Path | None, migrations: Mapping[str, Sequence[str]] = MIGRATIONS) -> None:
+    def __init__(
+        self,
+        path: Path | None,
+        migrations: Mapping[str, Sequence[str]] = MIGRATIONS,
+        *,
+        survives_power_cuts: bool = False,
+    ) -> None:
+        """A power cut never damages it. What was written last survives one only where each transaction waits
+        for the disk (`survives_power_cuts`)."""
         self.path = path
         self._migrations = migrations
+        self._synchronous = "FULL" if survives_power_cuts else "NORMAL"
         self._writing = threading.RLock()
         self._reading = threading.RLock() if path else self._writing
         self._writer: sqlite3.Connection | None = None
@@ -188,7 +197,7 @@ class Database:
         try:
             if writes:
                 connection.execute("PRAGMA journal_mode = WAL")
-                connection.execute("PRAGMA synchronous = NORMAL")
+                connection.execute(f"PRAGMA synchronous = {self._synchronous}")
                 connection.execute("PRAGMA foreign_keys = ON")
                 connection.execute("PRAGMA secure_delete = ON")  # overwrite deleted data with zeros
                 _migrate(connection, self._migrations)

@@ -37,7 +37,8 @@ _CONDITIONS = {
 
 def statements() -> list[str]:
     """All that makes the tables, in order."""
-    made = [_typed(one) for one in MIGRATIONS[LEDGER] if not one.startswith("CREATE TRIGGER")]
+    every = (*MIGRATIONS[LEDGER], *MIGRATIONS["machine_time"])
+    made = [_typed(one) for one in every if not one.startswith("CREATE TRIGGER")]
     made.sort(key=lambda one: "CREATE TABLE ledger_entries" not in one)  # others refer to it
     return [*made, *(statement for name in TRIGGERS for statement in _trigger(name))]
 

@@ -295,4 +295,8 @@ MIGRATIONS: Mapping[str, Sequence[str]] = {
         )""",
         "CREATE INDEX idempotent_replies_by_time ON idempotent_replies (created_s, size_bytes)",
     ),
+    "machine_time": (  # a request that goes on after a restart is not booked twice
+        """CREATE INDEX ledger_machine ON ledger_entries (request_id)
+            WHERE kind = 'machine' AND request_id != ''""",
+    ),
 }

@@ -20,7 +20,8 @@ from headrace.inference.admission import AdmissionGate
 from headrace.inference.store_threads import StoreThreads
 from headrace.journal.call_journal import CallJournal, Journal, KnownRequest
 from headrace.journal.frames import read_cipher, tag_of
-from headrace.journal.log import Log, RecordKind
+from headrace.journal.log import Log
+from headrace.journal.reader import RecordKind
 from headrace.journal.records import EndedReply, OpenedRequest, shared_id
 
 LOG = logging.getLogger("headrace.journal")
@@ -39,6 +40,7 @@ KEPT_HEADERS = frozenset(
 MAX_BODY_BYTES = 32 * 2**20
 MAX_OF_ONE_ID = 1000  # clients may send an id again
 CLIENT_GONE = 499
+NOT_KEPT = "the journal takes no records; this request would be lost if the server were killed"
 
 
 class JournaledCall:
@@ -74,6 +76,8 @@ class JournaledCall:
             if self.journal is not None:
                 if message["type"] == "http.response.start":
                     await self.journal.journal.kept()
+                    if not self.journal.is_kept:  # it was let in while the disk still took something
+                        self.call.warn("journal", NOT_KEPT)
                 message = self.reply.take(message)
             await send(message)
 

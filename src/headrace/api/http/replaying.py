@@ -16,7 +16,7 @@ from headrace.journal.records import OpenedRequest
 
 
 class Replayed(Struct, frozen=True):
-    """What came of it."""
+    """What came of it. `seconds` are without those in which the model was loaded."""
 
     status: int
     parts: tuple[bytes, ...]
@@ -40,7 +40,7 @@ async def replay(app: ASGIApp, opened: OpenedRequest, account: Account) -> Repla
     return Replayed(
         reply.status,
         tuple(reply.parts),
-        time.monotonic() - began_s,
+        max(0.0, time.monotonic() - began_s - call.load_s),
         sum(one.completion_tokens for one in call.usages),
         journal.fingerprint,
         call.model,

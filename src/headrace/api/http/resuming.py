@@ -26,6 +26,7 @@ LOG = logging.getLogger("headrace.journal")
 AGAIN = (429, 503, 529)
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 RESUMED_AT_A_TIME = 1000
+LOOK_S = 3600.0  # between two looks at what is too old
 
 
 class Resumption:
@@ -34,6 +35,7 @@ class Resumption:
     def __init__(self, app: ASGIApp, service: Service, journal: ServerJournal) -> None:
         self._app, self._service, self._journal = app, service, journal
         self._tasks: set[asyncio.Task[None]] = set()
+        self._aging: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Go on with the requests that an earlier server has left."""
@@ -71,8 +73,18 @@ class Resumption:
             journal.resumed = len(found)
             LOG.warning("%d requests of an earlier server go on", len(found))
 
+        self._aging = asyncio.create_task(self._age())
+
+    async def _age(self) -> None:
+        """Forget what is too old."""
+        while True:
+            self._journal.journal.look_after_age()
+            await asyncio.sleep(max(1.0, min(LOOK_S, self._journal.settings.max_age / 10)))
+
     async def close(self) -> None:
         """Leave what runs for the next start."""
+        if self._aging is not None:
+            self._aging.cancel()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -1,34 +1,38 @@
-"""GET /v1/requests, /v1/requests/{id} and /v1/requests/{id}/explain: requests that have ended."""
+"""GET /v1/requests, /v1/requests/{id} and /v1/requests/{id}/explain: requests that run or have ended."""
 
 from __future__ import annotations
 
+import time
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Raw, Struct
+from msgspec.structs import asdict
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from headrace.api.http.call_context import call_of
+from headrace.api.http.call_context import HttpCall, call_of
 from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.errors import NotFound, json_response
 from headrace.api.http.query import Query, page_size, read_query
 from headrace.api.service import get_service
 from headrace.errors import InvalidRequest
-from headrace.storage.request_log import LogFilter, LoggedRequest, Outcome
+from headrace.storage.request_log import LogFilter, LoggedRequest
 from headrace.telemetry.explain_node import ExplainNode
 
 MAX_PAGE = 1000
+RequestStatus = Literal["running", "completed", "failed", "cancelled"]
 
 
-class EndedRequest(Struct, frozen=True, kw_only=True):
-    """A request that has ended. `created` are Unix seconds; null is what is not known or there was none of.
-    A stream that failed has the HTTP status with which it began."""
+class ListedRequest(Struct, frozen=True, kw_only=True):
+    """A request that runs or has ended. `created` are Unix seconds; null is what is not known or there was
+    none of. A stream that failed has the HTTP status with which it began. Of one that runs the HTTP status is
+    0 until its reply has begun, and `duration_s` is its time so far."""
 
     id: str
     created: float
     endpoint: str
     model: str | None
-    status: Outcome
+    status: RequestStatus
     http_status: int
     error: str | None
     input_tokens: int | None
@@ -41,7 +45,7 @@ class EndedRequest(Struct, frozen=True, kw_only=True):
     object: Literal["request"] = "request"
 
 
-class EndedRequestDetail(EndedRequest, frozen=True, kw_only=True):
+class RequestDetail(ListedRequest, frozen=True, kw_only=True):
     """The same with what the client sent, as text, where the server keeps that (`log_content`)."""
 
     body: str | None
@@ -50,7 +54,7 @@ class EndedRequestDetail(EndedRequest, frozen=True, kw_only=True):
 class RequestPage(Struct, frozen=True, kw_only=True):
     """Requests, newest first. `last_id` is `after` of the next page."""
 
-    data: list[EndedRequest]
+    data: list[ListedRequest]
     has_more: bool
     last_id: str | None
     object: Literal["list"] = "list"
@@ -60,7 +64,8 @@ class RequestsQuery(Query, frozen=True, kw_only=True):
     """Which requests are listed."""
 
     status: Annotated[
-        Literal["any", "completed", "failed", "cancelled"], Meta(description="What became of them.")
+        Literal["any", "running", "completed", "failed", "cancelled"],
+        Meta(description="What became of them."),
     ] = "any"
     model: str | None = None
     endpoint: Annotated[str, Meta(description="The path that was asked.")] | None = None
@@ -72,34 +77,48 @@ class RequestsQuery(Query, frozen=True, kw_only=True):
 
 @Endpoint("GET", "/v1/requests", reply=RequestPage, query=RequestsQuery)
 async def list_requests(http: HttpRequest) -> Response:
-    """The requests of the caller's key, or with the scope admin of all keys, newest first."""
-    query = read_query(RequestsQuery, http)
-    wanted = LogFilter(
-        status=None if query.status == "any" else query.status,
-        model=query.model,
-        endpoint=query.endpoint,
-        key_name=query.key,
-        since_s=query.since,
-        after=query.after,
-        limit=query.limit + 1,
-    )
-    log, reader = get_service(http).requests, call_of(http).account
-    found = await log.page(wanted, reader)
-    if not found and query.after is not None and await log.find(query.after, reader) is None:
-        raise InvalidRequest(
-            f"there is no request {query.after[:80]!r} any more: begin without after", param="after"
+    """The requests of the caller's key, or with the scope admin of all keys: those that run, and those that
+    have ended, newest first."""
+    query, reader = read_query(RequestsQuery, http), call_of(http).account
+    running = [one for one in _running(http) if _matches(one, query)]
+    after = query.after
+    if after is not None:
+        place = next((at for at, one in enumerate(running) if one.id == after), None)
+        running = [] if place is None else running[place + 1 :]
+        after = after if place is None else None
+    found = running[: query.limit + 1]
+    if query.status != "running" and len(found) <= query.limit:
+        wanted = LogFilter(
+            status=None if query.status == "any" else query.status,
+            model=query.model,
+            endpoint=query.endpoint,
+            key_name=query.key,
+            since_s=query.since,
+            after=after,
+            limit=query.limit + 1 - len(found),
         )
-    shown = [EndedRequest(**_fields(line)) for line in found[: query.limit]]
+        log = get_service(http).requests
+        ended = await log.page(wanted, reader)
+        if not ended and after is not None and await log.find(after, reader) is None:
+            raise InvalidRequest(
+                f"there is no request {after[:80]!r} any more: begin without after", param="after"
+            )
+        found += [ListedRequest(**_fields(line)) for line in ended]
+    shown = found[: query.limit]
     last_id = shown[-1].id if shown else None
     return json_response(RequestPage(data=shown, has_more=len(found) > query.limit, last_id=last_id))
 
 
-@Endpoint("GET", "/v1/requests/{request_id}", reply=EndedRequestDetail)
+@Endpoint("GET", "/v1/requests/{request_id}", reply=RequestDetail)
 async def get_request(http: HttpRequest, request_id: str) -> Response:
-    """One of these requests; the latest where several had the id."""
+    """One of these requests; the latest where several had the id. What was sent is shown of those that have
+    ended."""
+    running = next((one for one in _running(http) if one.id == request_id), None)
+    if running is not None:
+        return json_response(RequestDetail(**asdict(running), body=None))
     line = await _found(http, request_id)
     body = None if line.body is None else line.body.decode("utf-8", "replace")
-    return json_response(EndedRequestDetail(**_fields(line), body=body))
+    return json_response(RequestDetail(**_fields(line), body=body))
 
 
 @Endpoint("GET", "/v1/requests/{request_id}/explain", reply=ExplainNode)
@@ -109,6 +128,44 @@ async def explain_request(http: HttpRequest, request_id: str) -> Response:
     if line.explain is None:
         raise NotFound(f"the parts of request {request_id[:80]!r} were not kept", code="not_explained")
     return json_response(Raw(line.explain))
+
+
+def _running(http: HttpRequest) -> list[ListedRequest]:
+    """The requests that run and that the caller may see, newest first."""
+    reader, now_s = call_of(http).account, time.monotonic()
+    seen = [
+        call
+        for call in get_service(http).gate.calls
+        if isinstance(call, HttpCall)
+        and not (call.status and call.is_whole)  # its client has all of the reply
+        and (reader.may("admin") or call.account.cache_salt == reader.cache_salt)
+    ]
+    return [_as_running(call, now_s) for call in sorted(seen, key=lambda one: one.arrival_s, reverse=True)]
+
+
+def _as_running(call: HttpCall, now_s: float) -> ListedRequest:
+    return ListedRequest(
+        id=call.request_id,
+        created=round(call.arrived_unix_s, 3),
+        endpoint=call.path[:1024],
+        model=call.model or None,
+        status="running",
+        http_status=call.status,
+        error=None,
+        input_tokens=None,
+        cached_tokens=None,
+        output_tokens=None,
+        duration_s=round(now_s - call.arrival_s, 6),
+        ttft_s=None if call.first_token_s is None else round(call.first_token_s, 6),
+        key=call.account.name or None,
+        trace_id=call.recorded_trace or None,
+    )
+
+
+def _matches(one: ListedRequest, query: RequestsQuery) -> bool:
+    asked = ((query.model, one.model), (query.endpoint, one.endpoint), (query.key, one.key))
+    is_wanted = query.status in ("any", "running") and one.created > query.since
+    return is_wanted and all(wanted in (None, has) for wanted, has in asked)
 
 
 async def _found(http: HttpRequest, request_id: str) -> LoggedRequest:

@@ -24,6 +24,7 @@ from headrace.tools.tool import ServedTools, ToolResult, ToolSpec, spotlighted
 MAX_SAME = 3
 """Times of a call with the same result, after which a run ends."""
 MAX_PARALLEL = 8
+_UNKNOWN = "It is not known whether this call was made."
 _REFUSED = "The user has refused this call."
 
 
@@ -63,6 +64,11 @@ class ToolCalls:
                 return
             asked = self._asked(place, at, group)
             if asked:
+                wanted = {one.id for one in asked if one.was_begun}
+                for one in group:
+                    if one.id in wanted:  # whoever reads the stream has seen that it was called
+                        yield [ToolCalled(one.id, one.name, self._specs[one.name].server, one.arguments)]
+                        yield [ToolReturned(one.id, _UNKNOWN, True)]
                 rest = [one for one in calls[at + 1 :] if self._needs_approval(one)]
                 yield [*asked, *(_wanted(one, self._specs[one.name]) for one in rest)]
                 self.stop = "approval"
@@ -114,7 +120,7 @@ class ToolCalls:
         if decision.startswith("result:"):
             result = ToolResult(text=decision.removeprefix("result:"))
         elif decision != "approve":
-            text = "It is not known whether this call was made." if name in self._kept else _REFUSED
+            text = _UNKNOWN if name in self._kept else _REFUSED
             result = ToolResult(text=text, is_error=True)
         else:
             if not spec.reads_only:
