@@ -19,8 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import UsageError
-from headrace.journal.call_journal import in_order
 from headrace.journal.frames import FILE_BYTES, read_cipher, record, scan, tag_of
+from headrace.journal.known_requests import in_order
 from headrace.journal.log import JournalInUse, Log
 from headrace.journal.reader import JournalUnwritable, LogReader, RecordKind
 from headrace.journal.segment import Record

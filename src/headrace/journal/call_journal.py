@@ -7,15 +7,13 @@ import hashlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 
-import msgspec
-from msgspec import Struct, field
-
 from headrace.engine.request import EngineEvent, EngineRequest
 from headrace.journal.frames import tag_of
+from headrace.journal.known_requests import KnownRequest, KnownRun, known_requests
 from headrace.journal.log import Log
 from headrace.journal.reader import JournalUnwritable, RecordKind
 from headrace.journal.records import (
@@ -24,13 +22,11 @@ from headrace.journal.records import (
     OpenedRequest,
     RunBegun,
     ServerFacts,
-    decode_batch,
     encode,
     encode_batch,
     run_key,
     shared_id,
 )
-from headrace.journal.segment import Record
 
 LOG = logging.getLogger("headrace.journal")
 FsyncPolicy = Literal["off", "crash", "power"]
@@ -39,25 +35,6 @@ LAZY_S, LAZY_BYTES = 0.2, 256 * 1024
 AGAIN_S = 1.0  # between two tries to write to a disk that is full
 
 Action = Callable[[], None]
-
-
-class KnownRun(Struct):
-    """A run as far as it is recorded."""
-
-    number: int
-    fingerprint: str
-    batches: list[Batch] = field(default_factory=list[Batch])
-
-
-class KnownRequest(Struct):
-    """A request that had not ended when its server was killed."""
-
-    number: int
-    opened: OpenedRequest
-    runs: list[tuple[bytes, KnownRun]]
-    next_tag: int
-    has_gap: bool = False
-    """Whether there are records after one that is lost."""
 
 
 class RecordedRun:
@@ -100,7 +77,7 @@ class CallJournal:
         self._ending: Callable[[], EndedReply | None] | None = None
         times = Counter[bytes]()
         if known is not None and known.has_gap:
-            journal.append(RecordKind.RESTARTED, number, self._next_tag, b"")
+            journal.log.append(RecordKind.RESTARTED, number, self._next_tag, b"")  # before what comes next
         for key, run in () if known is None else known.runs:
             self._known[key, times[key]] = run
             times[key] += 1
@@ -379,47 +356,3 @@ class UnkeptJournal(Journal):
 
     def __init__(self) -> None:
         self.gap, self.is_closed, self._fsync = 0, True, "off"
-
-
-def known_requests(log: Log, numbers: Iterable[int]) -> Iterable[KnownRequest]:
-    """Requests as far as they are recorded; of one whose opening is damaged nothing."""
-    for number, records in log.read(numbers).items():
-        try:
-            found = _known(number, records)
-        except (ValueError, LookupError) as error:
-            LOG.error("a record of request %d cannot be read: %s", number, error)
-            continue
-        if found is not None:
-            yield found
-
-
-def _known(number: int, records: Sequence[Record]) -> KnownRequest | None:
-    first = next((one for one in records if one.kind == RecordKind.OPENED), None)
-    if first is None:
-        return None
-    opened = msgspec.msgpack.decode(first.payload, type=OpenedRequest)
-    found, has_gap = in_order(records)
-    runs: dict[int, tuple[bytes, KnownRun]] = {}
-    for one in found:
-        if one.kind == RecordKind.RUN:
-            begun = msgspec.msgpack.decode(one.payload, type=RunBegun)
-            runs[begun.run] = begun.key, KnownRun(begun.run, begun.fingerprint)
-        else:
-            run, batch = decode_batch(one.payload)
-            runs[run][1].batches.append(batch)
-    return KnownRequest(number, opened, list(runs.values()), len(found), has_gap)
-
-
-def in_order(records: Sequence[Record]) -> tuple[list[Record], bool]:
-    """Runs and events up to the first that is lost, each once; and whether others come after that one."""
-    found: list[Record] = []
-    has_gap = False
-    for one in records:
-        if one.kind == RecordKind.RESTARTED:
-            del found[one.tag :]
-            has_gap = False
-        elif one.kind in (RecordKind.RUN, RecordKind.EVENTS) and one.tag >= len(found):
-            has_gap = has_gap or one.tag > len(found)
-            if not has_gap:
-                found.append(one)
-    return found, has_gap

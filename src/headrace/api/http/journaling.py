@@ -18,8 +18,9 @@ from headrace.errors import EngineStopped
 from headrace.inference.accounts import Account
 from headrace.inference.admission import AdmissionGate
 from headrace.inference.store_threads import StoreThreads
-from headrace.journal.call_journal import CallJournal, Journal, KnownRequest
+from headrace.journal.call_journal import CallJournal, Journal
 from headrace.journal.frames import read_cipher, tag_of
+from headrace.journal.known_requests import KnownRequest
 from headrace.journal.log import Log
 from headrace.journal.reader import RecordKind
 from headrace.journal.records import EndedReply, OpenedRequest, shared_id
