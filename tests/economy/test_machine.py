@@ -93,12 +93,12 @@ class OneRequest:
 
 def test_a_request_that_goes_on_after_a_kill_is_booked_once() -> None:
     clock, ledger = NanoClock(), Ledger(Database(None))
-    for _ in range(2):  # two processes; the first was killed before it had noted the end of the request
+    for process in range(2):  # the first was killed before it had noted the end of the request
         recorder = MachineRecorder(ledger, MachineMeter(3_600_000, clock))
         for number in (1, 2):
             share = recorder.begin()
             clock.now += 10**9
-            call = CallContext(request_id="line", account=Account("", KeyLimits()), background=True)
+            call = CallContext(request_id=f"try{process}", account=Account("", KeyLimits()), work_id="line")
             recorder.end(share, call, [Usage(10, 2, 0)], number)
         recorder.close()
     entries = [one for _, one in ledger.entries()]

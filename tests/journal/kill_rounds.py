@@ -115,7 +115,7 @@ class Round:
         """Keep so many clients busy; and another alert, and a request with a key that is sent again."""
         while sum(not one.is_whole and not one.problem for one in self.clients) < CLIENTS:
             seed = self._draw.randrange(SEEDS)
-            kind = self._draw.choice(sorted(all_kinds(seed)))
+            kind = self._draw.choice([*sorted(all_kinds(seed)), "agent", "agent"])
             self.clients.append(Client(self.server, f"r{len(self.clients)}", kind, seed))
         self._raise_alert()
         self._ask_with_a_key()

@@ -15,7 +15,7 @@ TOOL = {"type": "function", "function": {"name": "note", "parameters": SCHEMA}}
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 
 
-def kinds(seed: int, tokens: int = 700) -> dict[str, tuple[str, dict[str, Any]]]:
+def kinds(seed: int, tokens: int = 350) -> dict[str, tuple[str, dict[str, Any]]]:
     """A request of every surface and feature, with answers of about so many tokens."""
     long = {"max_tokens": tokens, "ignore_eos": True, "stream": True}
     chat = {"model": "mini", "messages": STORY, "seed": seed, **long}

@@ -45,6 +45,7 @@ class BatchOperations:
         """Run a line as a request of its account, in the background."""
         call = HttpCall(
             request_id=line.request_id,
+            work_id=line.work_id,
             account=line.account,
             background=True,
             method="POST",

@@ -119,7 +119,7 @@ class MachineRecorder:
             status="measured",
             started_s=now_s - share.nanoseconds / NANO,
             booked_s=now_s,
-            request_id=call.booking_id,
+            request_id=call.work_id,
             attempt=number,
             key_name=call.account.name,
             target=call.model,
@@ -132,7 +132,8 @@ class MachineRecorder:
         )
         lines = [BillLine(MACHINE_TIME, share.nanoseconds // 10**6, share.nano_usd)]
         lines += [BillLine(name, count, 0) for name, count in counts.items() if count]
-        may_be_there = call.background or (call.journal is not None and call.journal.is_resumed)
+        is_resumed = call.journal is not None and call.journal.is_resumed
+        may_be_there = is_resumed or call.work_id != call.booking_id
         self._thread.submit(self._write, entry, lines, may_be_there)
         if now_s - self._idle_from_s > IDLE_EVERY_S:
             self._book_idle()

@@ -235,6 +235,7 @@ class CachingHandler:
         call = CallContext(
             request_id=outer.request_id,
             booking_id=outer.booking_id,
+            work_id=outer.work_id,
             account=outer.account,
             _trace=outer.trace,
             arrival_s=outer.arrival_s,

@@ -224,7 +224,7 @@ class Cascade:
     async def _audit(self, calibration: Calibration, choice: ChoiceResult) -> None:
         """Ask the large model, after all others, and count whether it says the same."""
         own = self._call.nested("audit", background=True)
-        own.booking_id = f"{self._call.booking_id}-audit"
+        own.booking_id = own.work_id = f"{self._call.booking_id}-audit"
         request = replace(
             self._request, id=f"{self._request.id}-audit", priority=BATCH_PRIORITY, deadline_s=None
         )

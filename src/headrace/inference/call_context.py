@@ -86,6 +86,8 @@ class CallContext:
     traceparent: str = ""
     tracestate: str = ""
     booking_id: str = ""
+    work_id: str = ""
+    """Under which this machine's time for it is booked, once, however often servers were killed meanwhile."""
     attempts: int = 0
     spent_nano_usd: int = 0
     routed: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
@@ -125,6 +127,7 @@ class CallContext:
 
     def __post_init__(self) -> None:
         self.booking_id = self.booking_id or self.request_id
+        self.work_id = self.work_id or self.booking_id
 
     @property
     def trace(self) -> TraceContext:
@@ -156,6 +159,7 @@ class CallContext:
         return CallContext(
             request_id=f"{self.request_id}-{name}",
             booking_id=f"{self.booking_id}-{name}",
+            work_id=f"{self.work_id}-{name}",
             account=self.account,
             hops=self.hops,
             background=self.background,

@@ -17,7 +17,7 @@ from headrace.inference.accounts import Account
 from headrace.inference.admission import AdmissionGate
 from headrace.inference.batches.batch_files import publish
 from headrace.inference.batches.batch_lines import LineResponse, reply_line
-from headrace.inference.call_context import derived_id
+from headrace.inference.call_context import derived_id, new_request_id
 from headrace.inference.store_threads import StoreThreads
 from headrace.storage.batches import Batches, Line, LineState, StoredBatch
 from headrace.storage.database import Database, open_private
@@ -33,12 +33,13 @@ LINES_AT_A_TIME = 64
 
 class LineRequest(Struct, frozen=True):
     """A line as it is asked of a handler: `body` is JSON in the words of `endpoint`, `account` of whose key
-    the batch is; the key was checked when the batch was made."""
+    the batch is; the key was checked when the batch was made. `work_id` is the same whenever it is run."""
 
     request_id: str
     endpoint: str
     account: Account
     body: bytes
+    work_id: str
 
 
 class LineAnswer(Struct, frozen=True):
@@ -203,11 +204,12 @@ class BatchRunner:
 
     async def _run_line(self, batch: StoredBatch, account: Account, line: Line) -> None:
         """Run a line until it has an answer that is one, and keep that."""
-        request_id = f"req_{derived_id(batch.id, line.place)}"  # the same after a restart: it is booked once
+        work_id = f"req_{derived_id(batch.id, line.place)}"
         while True:
+            request_id = new_request_id()
             async with self._room():
                 answer = await self._answer(
-                    LineRequest(request_id, batch.endpoint, account, line.body or b"")
+                    LineRequest(request_id, batch.endpoint, account, line.body or b"", work_id)
                 )
             if answer.status not in RETRIED:
                 break
