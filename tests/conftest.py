@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -13,6 +14,10 @@ ROOT = Path(__file__).resolve().parent.parent
 # Before torch and NumPy are imported: the models of tests are so small that their threads would only wait for
 # one another, and tests run side by side.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# An example that a busy machine delays is no failure.
+hypothesis.settings.register_profile("headrace")
+hypothesis.settings.load_profile("headrace")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -22,7 +22,7 @@ SNIPPETS = ["f", "(a='x')", '{"name": "f", "arguments": {"a": "x"}}', *'[]{}" \n
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(data=st.data(), cut=st.booleans())
 def test_parsing_does_not_depend_on_how_text_is_split(name: str, data: st.DataObject, cut: bool) -> None:
     syntax = output_syntax("<think></think>", name)

@@ -357,7 +357,7 @@ class Spending(RuleBasedStateMachine):
         assert len(self.spend.budgets.holds()) == len(self.open)
 
 
-Spending.TestCase.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
+Spending.TestCase.settings = settings(max_examples=25, stateful_step_count=20)
 TestSpending = Spending.TestCase
 
 

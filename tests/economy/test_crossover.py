@@ -64,7 +64,7 @@ def steps(
     return first, done
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(st.tuples(st.floats(0, 3), st.integers(1, 6), st.integers(1, 60)), min_size=1, max_size=12),
     st.integers(1, 4),

@@ -202,7 +202,7 @@ LINES = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(LINES, max_size=6))
 def test_all_postings_sum_to_zero_whatever_is_booked(drawn: list[list[BillLine]]) -> None:
     ledger = Ledger(Database(None))

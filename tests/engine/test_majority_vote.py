@@ -58,7 +58,7 @@ def runs(draw: st.DrawFn) -> Run:
     return Run(answers, [1 + length for length in draw(column)], draw(column))
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(runs())
 def test_stopping_never_changes_the_winner(run: Run) -> None:
     ballot, stopped = run.vote()
@@ -67,7 +67,7 @@ def test_stopping_never_changes_the_winner(run: Run) -> None:
     assert sum(votes for _, votes in ballot.votes) + len(stopped) <= len(run.answers)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.sampled_from(ANSWERS), min_size=1, max_size=5), st.data())
 def test_it_is_decided_as_soon_as_no_rest_of_the_vote_can_change_the_answer(
     answers: list[str | None], data: st.DataObject

@@ -77,7 +77,7 @@ def whole() -> tuple[dict[str, bytes], list[Record]]:
         return files, all_records(Path(folder))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_any_damage_leaves_the_longest_good_prefix(
     whole: tuple[dict[str, bytes], list[Record]], data: st.DataObject

@@ -102,7 +102,7 @@ def broken(ids: list[int], breakers: list[str]) -> list[int]:
 
 
 @given(case=cases(), threads=st.sampled_from(sorted(POOLS)))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_native_equals_the_definition(
     case: tuple[int, int, list[tuple[str, SamplingParams]]], threads: int
 ) -> None:

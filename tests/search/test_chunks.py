@@ -15,7 +15,7 @@ def places(text: str) -> list[tuple[int, int]]:
     return [found.span() for found in re.finditer(r"\w{1,4}|[^\w\s]", text)]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.text("ab #.\n\t漢!", max_size=400), st.integers(4, 40))
 def test_chunks_have_all_of_a_text(text: str, most: int) -> None:
     spans = chunked(text, places, most)

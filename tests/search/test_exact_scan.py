@@ -25,7 +25,7 @@ def by_brute_force(rows: np.ndarray, query: np.ndarray, allowed: np.ndarray) -> 
     return sorted((-float(scores[i]), int(i)) for i in np.flatnonzero(allowed))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**32),
     counts=st.lists(st.integers(1, 700), min_size=1, max_size=4),

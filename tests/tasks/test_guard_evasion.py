@@ -48,7 +48,7 @@ def test_ways_of_writing_are_seen_through(text: str) -> None:
     assert events[-1].reason == "content_filter"  # type: ignore
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.text(max_size=80))
 def test_readings_begin_with_the_text(text: str) -> None:
     found = readings(text)

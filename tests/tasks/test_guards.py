@@ -194,7 +194,7 @@ def test_answers_are_json_of_a_schema(answer: str, problem: str | None) -> None:
     assert "secret" not in str(call.verdicts) + str(call.warnings)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.text(alphabet='ab.!? \n。"', max_size=60), st.integers(1, 7))
 def test_sentences_do_not_depend_on_the_cut(text: str, size: int) -> None:
     def cut(by: int) -> list[str]:

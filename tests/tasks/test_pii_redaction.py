@@ -148,7 +148,7 @@ PIECE = st.sampled_from(
 ) | st.text(max_size=5)  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(PIECE, max_size=12), st.lists(st.integers(1, 40), min_size=1, max_size=8))
 def test_streams_equal_whole_texts_however_they_are_cut(pieces: list[str], sizes: list[int]) -> None:
     text = "".join(pieces)

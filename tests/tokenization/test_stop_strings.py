@@ -33,7 +33,7 @@ def streamed(chunks: list[str], stops: list[str], include: bool) -> tuple[str, s
 letters = st.text(alphabet="ab\n", max_size=12)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(
     chunks=st.lists(letters, max_size=12),
     stops=st.lists(st.text(alphabet="ab\n", min_size=1, max_size=5), max_size=6),
@@ -45,7 +45,7 @@ def test_any_chunking_equals_a_search_in_the_whole_text(
     assert streamed(chunks, stops, include) == naive("".join(chunks), stops, include)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(chunks=st.lists(letters, max_size=10), stops=st.lists(letters.filter(bool), min_size=1, max_size=4))
 def test_only_what_may_begin_a_stop_is_held_back(chunks: list[str], stops: list[str]) -> None:
     matcher = StopMatcher(stops)

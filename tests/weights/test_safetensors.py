@@ -27,7 +27,7 @@ TENSORS = {
 HEADER = {"__metadata__": {"format": "pt", "a:b": 'x"y:\\'}, **TENSORS}
 DATA = bytes(range(68))
 
-reuse_tmp_path = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+reuse_tmp_path = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def encode(header: object, data: bytes = DATA) -> bytes:
