@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from headrace.cli.flags import takes_settings_again
+from headrace.config.garbage_collection import keep_present_objects
 from headrace.config.providers import key_variables
 from headrace.config.settings import SETTINGS, Settings
 from headrace.workers.spawn import Spawner, hide, turns_file
@@ -30,10 +31,6 @@ Examples:
   headrace serve ./my-model ./my-other-model --memory 8GiB --keep-alive 600
   HEADRACE_API_KEY=secret headrace serve Qwen/Qwen3-0.6B --host 0.0.0.0
 """
-
-COLLECTED = (10_000, 20, 20)
-"""Objects and collections between collections of each generation: a dozen requests make the 700 of Python's
-own, and almost none of these is part of a cycle."""
 
 
 @takes_settings_again(*SETTINGS)
@@ -56,7 +53,6 @@ def start_server(models: list[str], read_settings: Callable[[], Settings]) -> No
     first = Spawner(turns).spawn()  # it starts while this process imports the server
     gc.disable()  # imported objects stay: collecting them repeatedly takes a fifth of the startup time
     serving = importlib.import_module("headrace.cli.serve_settings")
-    gc.freeze()
-    gc.set_threshold(*COLLECTED)
+    keep_present_objects()
     gc.enable()
     serving.run(models, settings, read_settings, first)

@@ -108,7 +108,7 @@ class Engine:
         """The engine's present state."""
         scheduler = self._scheduler
         return EngineStatus(
-            running=len(scheduler.running),
+            running=scheduler.running_count,
             waiting=scheduler.waiting_count + len(self._queue),
             free_pages=scheduler.free_pages,
             available_pages=scheduler.available_pages,

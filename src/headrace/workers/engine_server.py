@@ -21,6 +21,7 @@ from typing import NoReturn, cast
 from msgspec.structs import replace
 
 from headrace import _native
+from headrace.config.garbage_collection import keep_present_objects
 from headrace.config.stderr_log import log_to_stderr
 from headrace.engine.client import EngineStatus
 from headrace.engine.encoder import Encoder
@@ -151,6 +152,7 @@ class EngineServer:
             raise SystemExit from None
         assert isinstance(model.engine, Engine | Encoder)
         self._engine = model.engine
+        keep_present_objects()
         self._pipe.put(
             ModelReady(
                 model.engine.limits,

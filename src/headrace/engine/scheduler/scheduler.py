@@ -116,6 +116,11 @@ class Scheduler:
         return self._pages.free + self._tree.evictable
 
     @property
+    def running_count(self) -> int:
+        """Number of sequences that have pages."""
+        return len(self._running)
+
+    @property
     def running(self) -> tuple[Sequence, ...]:
         """Sequences that have pages, most important first."""
         return tuple(self._running)
