@@ -3,9 +3,10 @@
 A vector is rotated by a fixed random rotation. The signs of its numbers, one bit each, differ from those of
 another one in a part `angle / pi` of places on average (Charikar 2002, "Similarity estimation techniques from
 rounding algorithms"). All vectors whose signs differ in no more places than that of the least similarity, and
-four standard deviations, are compared exactly, by one byte per number. Reading all bytes of 100,000 vectors
-takes longer than reading their signs by the factor by which these are fewer, eight. Of most vectors the first
-one to four words of 64 signs tell that they are far; all signs are read of the others only.
+four standard deviations (three in the first words), are compared exactly, by one byte per number: of vectors
+that have just the least similarity one in 300 at most is not found, of nearer ones fewer. Reading all bytes
+of 100,000 vectors takes longer than reading their signs by the factor by which these are fewer, eight. Of
+most vectors the first one to four words of 64 signs tell that they are far; of the others all are read.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ Floats = NDArray[np.float32]
 WORD = 64
 BLOCK = 32 * 1024
 MAX_FIRST_WORDS = 4  # a byte counts in how many places they differ; 256, which it cannot, is compared exactly
+FIRST_DEVIATIONS = 3.0  # a vector is lost where it lies beyond, and only time is lost by that
 FAR_DEVIATIONS = 1.8
 """By so many standard deviations a vector of no likeness must lie beyond the limit of the first words."""
 MAX_COMPARED = 4096
@@ -84,7 +86,7 @@ class NearIndex:
         part = math.acos(max(-1.0, min(1.0, least))) / math.pi
         first = _first_words(part, len(signs))
         differing = self._differing_first(signs[:first])
-        places = np.flatnonzero(differing <= min(_most_differing(first * WORD, part), 255))
+        places = np.flatnonzero(differing <= min(_most_differing(first * WORD, part, FIRST_DEVIATIONS), 255))
         if first < len(signs):
             differing = differing.take(places).astype(np.uint16)
             for row, word in zip(self._signs[first:], signs[first:], strict=True):
@@ -137,15 +139,15 @@ def _first_words(part: float, words: int) -> int:
     differ in this part of them."""
     for count in range(1, MAX_FIRST_WORDS):
         unlike = count * WORD / 2 - FAR_DEVIATIONS * math.sqrt(count * WORD) / 2
-        if count == words or unlike >= _most_differing(count * WORD, part):
+        if count == words or unlike >= _most_differing(count * WORD, part, FIRST_DEVIATIONS):
             return count
     return min(MAX_FIRST_WORDS, words)
 
 
-def _most_differing(signs: int, part: float) -> int:
-    """The most of so many signs that differ, but for four standard deviations, where this part does. A whole
+def _most_differing(signs: int, part: float, deviations: float = 4.0) -> int:
+    """The most of so many signs that differ, but for some standard deviations, where this part does. A whole
     number: NumPy would make numbers of eight bytes of all counts to compare them with another one."""
-    return int(signs * part + 4 * math.sqrt(signs * part * (1 - part)) + 1)
+    return int(signs * part + deviations * math.sqrt(signs * part * (1 - part)) + 1)
 
 
 def _bits(words: NDArray[np.uint64], out: NDArray[np.uint8] | None = None) -> NDArray[np.uint8]:

@@ -78,10 +78,16 @@ def _known(kind: type[RequestBody]) -> frozenset[str]:
 _TEXT_FIELDS = ("input", "inputs", "documents", "texts", "text_2", "sentences", "text")
 
 
+@cache
+def _text_field(kind: type[RequestBody]) -> str:
+    fields = kind.__struct_fields__
+    return next((name for name in _TEXT_FIELDS if name in fields), "input")
+
+
 async def read_checked(kind: type[Body], http: HttpRequest) -> Body:
     """The body of `http`, checked; its warnings are the call's. Large ones are parsed off the event loop."""
     data, call = await read_body(http), call_of(http)
-    call.text_field = next((name for name in _TEXT_FIELDS if name in kind.__struct_fields__), "input")
+    call.text_field = _text_field(kind)
     if len(data) > LARGE_BODY_BYTES:
         return await get_service(http).parse_in_thread(lambda: checked_body(kind, data, call))
     return checked_body(kind, data, call)
