@@ -6,8 +6,9 @@ import importlib
 import logging
 import os
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from msgspec.structs import replace
@@ -34,6 +35,7 @@ from headrace.telemetry.trace_context import SAMPLED, TraceContext
 LOG = logging.getLogger("headrace.telemetry")
 MAX_WAITING = 2048  # calls, as many as the SDK lets spans wait
 CLOSE_S = 5.0
+RECORD_EVERY_S = 0.1
 PROTOCOLS = {"http/protobuf": "http", "grpc": "grpc"}
 
 
@@ -55,8 +57,10 @@ class OtelRecorder:
         readers = [] if metrics is None else [PeriodicExportingMetricReader(_Metrics(metrics, self._outage))]
         self._metrics = MeterProvider(readers, resource, shutdown_on_exit=False)
         self._instruments = Instruments(self._metrics)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-otel")
-        self._waiting = threading.BoundedSemaphore(MAX_WAITING)
+        self._waiting: deque[EndedCall] = deque()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="headrace-otel", daemon=True)
+        self._thread.start()
         self.dropped = 0
         """Calls that were not recorded because too many waited."""
 
@@ -79,10 +83,10 @@ class OtelRecorder:
 
     def ended(self, call: EndedCall) -> None:
         """See `Tracing.ended`."""
-        if not self._waiting.acquire(blocking=False):
+        if len(self._waiting) < MAX_WAITING:
+            self._waiting.append(call)
+        else:
             self.dropped += 1
-            return
-        self._thread.submit(self._record, call)
 
     def close(self) -> None:
         """See `Tracing.close`."""
@@ -91,9 +95,19 @@ class OtelRecorder:
         closing.join(CLOSE_S)
 
     def _shut_down(self) -> None:
-        self._thread.shutdown()
+        self._closing.set()
+        self._thread.join()
         self._traces.shutdown()
         self._metrics.shutdown()
+
+    def _work(self) -> None:
+        """Record what has ended, many calls at a time: to wake a thread for each costs requests more."""
+        is_last = False
+        while not is_last:
+            is_last = self._closing.wait(RECORD_EVERY_S)
+            while self._waiting:
+                self._record(self._waiting.popleft())
+                time.sleep(0)  # lets the threads of requests go on
 
     def _record(self, call: EndedCall) -> None:
         try:
@@ -103,8 +117,6 @@ class OtelRecorder:
             self._instruments.record(call, context)
         except Exception:  # what is wrong here must not look like a failed request
             LOG.exception("a call cannot be recorded")
-        finally:
-            self._waiting.release()
 
 
 class Instruments:
