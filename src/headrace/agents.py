@@ -15,13 +15,13 @@ import msgspec
 from msgspec import Struct
 
 from headrace.api.statements import Statements
+from headrace.api.tool_gateway import gateway_of
 from headrace.api.tools.own_tools import sql_tools
 from headrace.chat.messages import Message
 from headrace.chat.tool_formats.events import Text
 from headrace.config.extras import require
-from headrace.config.mcp import read_mcp
 from headrace.config.settings import Settings
-from headrace.config.sources import load_settings, lock_file
+from headrace.config.sources import load_settings
 from headrace.engine.request import Usage
 from headrace.errors import InvalidRequest, UsageError
 from headrace.inference.call_context import CallContext
@@ -241,8 +241,7 @@ class Agent:
     def _mcp(self) -> McpGateway | None:
         if not self._names:
             return None
-        module: Any = importlib.import_module("headrace.tools.mcp.gateway")
-        self._gateway = module.McpGateway(read_mcp(self._settings.mcp), lock_file(self._settings))
+        self._gateway = gateway_of(self._settings)
         return self._gateway
 
 

@@ -9,10 +9,13 @@ import pytest
 from scheduling import sequence
 
 from headrace.engine.pacing import (
+    BATCH_PAUSE_S,
+    BATCH_STEP_S,
     MIN_PREFILL_TOKENS,
     MIN_SHARE,
     SHORT_STEP_S,
     STALE_S,
+    URGENT_S,
     PaceOptions,
     Pacing,
     work_of,
@@ -287,3 +290,26 @@ def test_a_prompt_of_several_choices_is_waited_for_once() -> None:
     together = paced.late_s(newcomer, [], several, MOST)
     alone = paced.late_s(newcomer, [], several[:1], MOST)
     assert alone <= together < 2 * alone
+
+
+def test_class_batch_stands_still_for_others_but_not_for_long() -> None:
+    made, batch, chat = pacing(), stream(0, priority=BATCH_PRIORITY), prompt(1)
+    assert not made.holds_batch([batch], 1.0)
+    assert made.holds_batch([batch, chat], 1.0 + BATCH_PAUSE_S / 2)
+    assert not made.holds_batch([batch, chat], 1.01 + BATCH_PAUSE_S)  # it has its step
+    assert made.holds_batch([batch, chat], 1.02 + BATCH_PAUSE_S)
+    assert not made.holds_batch([chat], 2.0) and not made.holds_batch([], 2.0)
+
+
+def test_class_batch_alone_leaves_time_to_those_who_were_there_shortly_before() -> None:
+    made, batch = pacing(), [prompt(1, priority=BATCH_PRIORITY)]
+
+    def tokens(now_s: float) -> int:
+        return made.prefill_tokens(batch, waited_s=0, contended=False, most=MOST, now_s=now_s)
+
+    assert tokens(0.0) == MOST
+    made.holds_batch([stream()], 10.0)
+    short = tokens(10.1)
+    assert MIN_PREFILL_TOKENS <= short < MOST
+    assert seconds_of(StepWork(short, 0, attended(0, short))) < 2 * max(BATCH_STEP_S, MIN_SHARE * A)
+    assert tokens(10.1 + URGENT_S) == MOST

@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 
 import pytest
-from scheduling import P, scheduler, sequence, step
+from scheduling import P, crowd, scheduler, sequence, step
 
 from headrace.engine.scheduler.sequence import Sequence, State
+from headrace.engine.turns import BATCH_PRIORITY
 from headrace.errors import ProgramError
 
 
@@ -186,3 +187,19 @@ def test_a_step_takes_as_much_prefill_as_it_is_given():
     engine.advance(chunks)
     engine.running[0].tokens.append(7)
     assert [(c.sequence.id, c.count) for c in engine.schedule(500)] == [(0, 1), (1, 31)]
+
+
+def test_class_batch_leaves_places_to_others_and_can_be_held():
+    engine = scheduler(slots=8)
+    crowd(engine, [5] * 10, room=30, priority=BATCH_PRIORITY)
+    step(engine)
+    assert len(engine.running) == 7  # an eighth is for others
+    chat = sequence(20, 6, priority=0)
+    engine.add(chat)
+    chunks = engine.schedule(holds_batch=True)
+    assert [(one.sequence.id, one.count) for one in chunks] == [(20, 6)]
+    engine.advance(chunks)
+    chat.tokens.append(7)
+    assert {one[0] for one in step(engine)} == {*range(7), 20}
+    engine.finish(chat)
+    assert engine.schedule(holds_batch=True) == []

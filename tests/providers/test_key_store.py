@@ -9,7 +9,8 @@ import pytest
 
 from headrace.errors import InvalidRequest, StoreError, UsageError
 from headrace.providers import key_store
-from headrace.providers.key_store import KeyStore, key_file
+from headrace.providers.key_store import KeyStore
+from headrace.providers.sealing import key_file
 from headrace.providers.target import read_providers
 from headrace.storage.database import Database
 

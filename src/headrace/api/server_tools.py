@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from starlette.types import Receive, Scope, Send
 
+from headrace.api.tool_gateway import LIBRARIES, gateway_of
 from headrace.config.extras import extra_module
 from headrace.config.mcp import read_mcp
 from headrace.config.settings import Settings
-from headrace.config.sources import lock_file
 from headrace.inference.call_context import CallContext
 from headrace.inference.store_threads import StoreThreads
 from headrace.tools.tool import Arguments, ToolResult, ToolSpec
@@ -21,7 +21,6 @@ from headrace.tools.toolbox import OwnTool, OwnTools, Toolbox
 if TYPE_CHECKING:
     from headrace.tools.mcp.gateway import McpGateway, ServerState
 
-LIBRARIES = ("mcp", "jsonschema_rs")
 _MCP = "headrace.tools.mcp"
 
 
@@ -115,6 +114,5 @@ class ServerTools:
         with self._lock:
             settings = self._settings
             if self._gateway is None and settings.mcp:
-                gateway = extra_module("tools", f"{_MCP}.gateway", *LIBRARIES)
-                self._gateway = gateway.McpGateway(read_mcp(settings.mcp), lock_file(settings))
+                self._gateway = gateway_of(settings)
             return self._gateway

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json as json_library
 import sys
+import webbrowser
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from headrace.api.tool_gateway import gateway_of
 from headrace.cli.flags import takes_settings
 from headrace.cli.terminal import JsonFlag, note, print_json, print_table
 from headrace.config.extras import extra_module
 from headrace.config.mcp import read_mcp
 from headrace.config.settings import Settings
-from headrace.config.sources import lock_file
 from headrace.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,14 +31,17 @@ HELP = """Use servers of tools (MCP), and approve what they offer.
   allow = ["add", "find_*"]
 
 A tool can be used when `allow` names it and a person has approved it: `approve` starts the server, shows its
-program and its tools, or what has changed of them, and writes them to headrace.lock. `serve` serves tools on
-stdin and stdout, for clients that start it: SQL over [datasets], the models, and the approved tools.
+program and its tools, or what has changed of them, and writes them to headrace.lock. `login` gets tokens for
+a server with `oauth` through a browser, and keeps them encrypted in the store; `logout` forgets them. `serve`
+serves tools on stdin and stdout, for clients that start it: SQL over [datasets], the models, and the approved
+tools.
 
 \b
 Examples:
   headrace mcp list
   headrace mcp approve shop
   headrace mcp diff shop
+  headrace mcp login wiki
   headrace mcp call shop__add '{"a": 1, "b": 2}'
   headrace mcp serve
 """
@@ -50,6 +54,8 @@ class McpAction(StrEnum):
     APPROVE = "approve"
     DIFF = "diff"
     CALL = "call"
+    LOGIN = "login"
+    LOGOUT = "logout"
     SERVE = "serve"
 
 
@@ -74,13 +80,17 @@ def command(
     servers = read_mcp(settings.mcp)
     if not servers:
         raise UsageError("there are no servers of tools: name them in [mcp.NAME] of headrace.toml")
-    module = extra_module("tools", "headrace.tools.mcp.gateway", "mcp", "jsonschema_rs")
-    gateway: McpGateway = module.McpGateway(servers, lock_file(settings))
+    if action is McpAction.LOGOUT:
+        _logout(settings, name, list(servers), json)
+        return
+    gateway = gateway_of(settings)
     try:
         if action is McpAction.LIST:
             _list(gateway, list(servers) if name is None else [name], json)
         elif not name:
             raise UsageError(f"mcp {action.value} needs a name: headrace mcp {action.value} NAME")
+        elif action is McpAction.LOGIN:
+            _login(gateway, name, json)
         elif action is McpAction.CALL:
             _call(gateway, name, arguments or "{}", json)
         else:
@@ -133,6 +143,30 @@ def _approve(gateway: McpGateway, name: str, *, yes: bool, only_show: bool) -> N
             raise typer.Exit(1)
     gateway.approve(name, pin)
     print(f"approved {name}: {len(pin.tools)} tools")
+
+
+def _login(gateway: McpGateway, name: str, json: bool) -> None:
+    async def shown(url: str) -> None:
+        note(f"open this address in a browser on this machine, and log in:\n{url}")
+        if sys.stderr.isatty():
+            webbrowser.open(url)
+
+    tools = gateway.log_in(name, shown)
+    if json:
+        print_json({"name": name, "tools": tools})
+    else:
+        print(f"logged in to {name}, which lists {tools} tools: headrace mcp approve {name}")
+
+
+def _logout(settings: Settings, name: str | None, names: list[str], json: bool) -> None:
+    if name not in names:
+        raise UsageError(f"mcp logout needs the name of a server, one of {', '.join(names)}")
+    vault = extra_module("tools", "headrace.providers.token_vault", "cryptography").vault_of(settings)
+    removed = vault.remove(name)
+    if json:
+        print_json({"name": name, "removed": removed})
+    else:
+        print(f"forgot the tokens of {name}" if removed else f"there are no tokens of {name}")
 
 
 def _call(gateway: McpGateway, name: str, text: str, json: bool) -> None:

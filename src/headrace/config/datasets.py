@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from headrace.config.names import known_name
 from headrace.config.setting import Setting, table_of
-from headrace.config.values import OBJECT, SECONDS, SIZE, SWITCH, integer, one_of, text
+from headrace.config.values import OBJECT, SECONDS, SIZE, SWITCH, integer, one_of, text, texts
 from headrace.errors import UsageError
 
 ANYBODY = "*"
@@ -34,6 +34,32 @@ class Acceleration(Struct, frozen=True, kw_only=True):
     every_s: Annotated[
         float, Setting(help="seconds after which the copy is made anew; 0: on request only", values=SECONDS)
     ] = 0.0
+
+
+_COLUMN, _COLUMNS, _MODEL = text("column"), texts("column[,column]"), text("model")
+
+
+class DatasetIndex(Struct, frozen=True, kw_only=True):
+    """An index of a dataset's texts, which `headrace ingest --dataset NAME` brings up to date."""
+
+    text: Annotated[tuple[str, ...], Setting(help="columns that are searched", values=_COLUMNS)] = ()
+    key: Annotated[
+        str, Setting(help="column that tells rows apart; none of its values twice", values=_COLUMN)
+    ] = "id"
+    title: Annotated[str | None, Setting(help="column of titles", values=_COLUMN, shown_default="none")] = (
+        None
+    )
+    attributes: Annotated[
+        tuple[str, ...],
+        Setting(help="columns for conditions on hits", values=_COLUMNS, shown_default="none"),
+    ] = ()
+    model: Annotated[str | None, Setting(help="model that embeds", values=_MODEL, shown_default="embed")] = (
+        None
+    )
+    chunk: Annotated[
+        int | None,
+        Setting(help="tokens of a chunk, at most", values=integer(16), shown_default="256"),
+    ] = None
 
 
 class DatasetSettings(Struct, frozen=True, kw_only=True):
@@ -87,6 +113,10 @@ class DatasetSettings(Struct, frozen=True, kw_only=True):
         Mapping[str, object] | None,
         Setting(help="a local copy, see below", values=OBJECT, shown_default="none"),
     ] = None
+    index: Annotated[
+        Mapping[str, object] | None,
+        Setting(help="an index of its texts, see below", values=OBJECT, shown_default="none"),
+    ] = None
 
 
 class SqlLimits(Struct, frozen=True, kw_only=True):
@@ -118,6 +148,7 @@ class SqlLimits(Struct, frozen=True, kw_only=True):
 
 DATASET_SETTINGS: Mapping[str, Setting] = table_of(DatasetSettings)
 ACCELERATION_SETTINGS: Mapping[str, Setting] = table_of(Acceleration)
+INDEX_SETTINGS: Mapping[str, Setting] = table_of(DatasetIndex)
 SQL_SETTINGS: Mapping[str, Setting] = table_of(SqlLimits)
 
 
@@ -157,6 +188,20 @@ def acceleration_of(settings: DatasetSettings, where: str) -> Acceleration | Non
     return found
 
 
+def index_of(settings: DatasetSettings, where: str) -> DatasetIndex | None:
+    """The index of a dataset; None without. One with rules has none: every key would search all rows."""
+    if settings.index is None:
+        return None
+    found = DatasetIndex(**_values(settings.index, INDEX_SETTINGS, f"{where}.index"))
+    if not found.text:
+        raise UsageError(f'{where}.index needs text, such as text = ["body"]')
+    if settings.where or settings.columns:
+        raise UsageError(
+            f"{where}.index: a dataset with rules has no index, which would show all rows to all keys"
+        )
+    return found
+
+
 def read_sql(table: Mapping[str, object] | None) -> SqlSettings:
     """The table [sql], with a table for each key that has limits of its own in [sql.keys.NAME]."""
     given = dict(table or {})
@@ -184,6 +229,7 @@ def _checked(settings: DatasetSettings, where: str) -> DatasetSettings:
         if not isinstance(columns, list) or not names or not all(isinstance(name, str) for name in names):
             raise UsageError(f"{where}.columns.{role} is no list of names of columns")
     acceleration_of(settings, where)
+    index_of(settings, where)
     return settings
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, cast
 from urllib.parse import urlsplit
 
 from msgspec import Struct
 
 from headrace.config.names import known_name
 from headrace.config.setting import Setting, table_of
-from headrace.config.values import OBJECT, SECONDS, SIZE, SWITCH, Values, text, texts
+from headrace.config.values import OBJECT, SECONDS, SIZE, SWITCH, Values, integer, one_of, text, texts
 from headrace.errors import UsageError
 
 MAX_SERVERS = 64
@@ -29,6 +29,66 @@ def _words(value: object) -> tuple[str, ...]:
 
 WORDS = Values("word", _words, (tuple,))
 """A text, or a list of texts, each as it is."""
+
+
+Grant = Literal["authorization_code", "client_credentials"]
+AuthMethod = Literal["client_secret_basic", "client_secret_post"]
+Algorithm = Literal["RS256", "ES256", "PS256", "EdDSA"]
+
+
+class OAuthSettings(Struct, frozen=True, kw_only=True):
+    """`[mcp.NAME.oauth]`: how Headrace gets tokens for a server over HTTP."""
+
+    grant: Annotated[
+        Grant,
+        Setting(help="a person logs in (`headrace mcp login`), or this program does", values=one_of(Grant)),
+    ] = "authorization_code"
+    client_id: Annotated[
+        str | None,
+        Setting(
+            help="id of this client, where the server has given one",
+            values=text("id"),
+            shown_default="registered at login",
+        ),
+    ] = None
+    client_secret: Annotated[
+        str | None,
+        Setting(help="name of its secret", values=text("env:VARIABLE"), shown_default="none"),
+    ] = None
+    private_key: Annotated[
+        str | None,
+        Setting(
+            help="name of a private key (PEM) that signs in place of a secret, for client_credentials",
+            values=text("file:PATH"),
+            shown_default="none",
+        ),
+    ] = None
+    algorithm: Annotated[Algorithm, Setting(help="of that key", values=one_of(Algorithm))] = "RS256"
+    auth_method: Annotated[AuthMethod, Setting(help="how the secret is sent", values=one_of(AuthMethod))] = (
+        "client_secret_basic"
+    )
+    issuer: Annotated[
+        str | None,
+        Setting(
+            help="the one authorization server that gets the secret of client_credentials",
+            values=text("url"),
+            shown_default="none",
+        ),
+    ] = None
+    client_metadata_url: Annotated[
+        str | None,
+        Setting(
+            help="https address of a document that describes this client, in place of registration",
+            values=text("url"),
+            shown_default="none",
+        ),
+    ] = None
+    port: Annotated[
+        int,
+        Setting(
+            help="of 127.0.0.1, to which the browser comes back; 0 is any free one", values=integer(0, 65535)
+        ),
+    ] = 0
 
 
 class McpSettings(Struct, frozen=True, kw_only=True):
@@ -61,6 +121,14 @@ class McpSettings(Struct, frozen=True, kw_only=True):
             shown_default="none",
         ),
     ] = {}
+    oauth: Annotated[
+        Mapping[str, object] | None,
+        Setting(
+            help="tokens by OAuth for a server over HTTP, see below; {} where nothing needs to be said",
+            values=OBJECT,
+            shown_default="none",
+        ),
+    ] = None
     allow: Annotated[
         tuple[str, ...],
         Setting(help="tools that may be used, by name or pattern (find_*)", values=texts("name[,name]")),
@@ -86,6 +154,40 @@ class McpSettings(Struct, frozen=True, kw_only=True):
 
 
 MCP_SETTINGS: Mapping[str, Setting] = table_of(McpSettings)
+OAUTH_SETTINGS: Mapping[str, Setting] = table_of(OAuthSettings)
+
+
+def oauth_of(settings: McpSettings, where: str) -> OAuthSettings | None:
+    """How a server's tokens are got; None without. UsageError for what is unknown or contradicts itself."""
+    if settings.oauth is None:
+        return None
+    where = f"{where}.oauth"
+    values: dict[str, Any] = {}
+    for key, value in settings.oauth.items():
+        row = OAUTH_SETTINGS[known_name(key, list(OAUTH_SETTINGS), f"{where}: unknown {key!r}")]
+        values[key] = row.parse(value, f"{where}.{key}")
+    found = OAuthSettings(**values)
+    if settings.url is None or any(name.casefold() == "authorization" for name in settings.headers):
+        raise UsageError(f"{where} needs url, and no header Authorization beside it")
+    if found.grant == "client_credentials":
+        if found.client_id is None or (found.client_secret is None) == (found.private_key is None):
+            raise UsageError(f"{where}: client_credentials needs client_id, and client_secret or private_key")
+        if found.issuer is None:
+            raise UsageError(
+                f"{where}: client_credentials needs issuer: without it the server of tools says who gets the "
+                "secret"
+            )
+    elif found.client_secret is not None and found.client_id is None:
+        raise UsageError(f"{where}.client_secret needs client_id")
+    person = found.grant == "authorization_code"
+    odd = ("private_key", "algorithm", "issuer") if person else ("client_metadata_url", "port")
+    for name in odd:
+        if name in values:
+            raise UsageError(f"{where}.{name} has no effect with grant {found.grant}")
+    document = found.client_metadata_url
+    if document is not None and (not document.startswith("https://") or urlsplit(document).path in ("", "/")):
+        raise UsageError(f"{where}.client_metadata_url is no https address with a path")
+    return found
 
 
 def read_mcp(table: Mapping[str, object] | None) -> dict[str, McpSettings]:
@@ -118,6 +220,7 @@ def _read(name: str, entry: object) -> McpSettings:
     if found.url is None and found.headers:
         raise UsageError(f"{where}.headers needs url")
     _check_url(found.url, where)
+    oauth_of(found, where)
     for variable, value in found.env.items():
         if not isinstance(value, str) or "=" in variable or "\0" in variable + value:
             raise UsageError(f"{where}.env.{variable} is no variable with a text")

@@ -12,11 +12,13 @@ from headrace.config.extras import ExtraMissing
 from headrace.config.settings import default_cache_dir
 from headrace.config.sources import load_settings, read_file
 from headrace.data.engine import AiWishes, DataEngine, Parameter
+from headrace.data.indexing import index_dataset
 from headrace.data.job import CallCost, SqlAnswer
 from headrace.errors import UsageError
 from headrace.inference.local_models import LocalModels
 from headrace.search.client import SearchClient
 from headrace.search.indexes import indexes_of
+from headrace.search.ingest import IngestReport
 from headrace.search.searching import NamedHit
 
 if TYPE_CHECKING:
@@ -165,9 +167,20 @@ class Data:
         `where` is a condition on attributes, `rerank` the name of a reranker, `keywords` must be in a hit.
         Raises IndexMissing and InvalidRequest.
         """
+        return self._searcher().search(
+            text, indexes, where=where, limit=limit, rerank=rerank, keywords=keywords
+        )
+
+    def index(self, name: str) -> IngestReport:
+        """Bring the index of a dataset (`[datasets.NAME.index]`) up to date: rows that are new or have
+        changed since are embedded, those that are gone are removed. Raises InvalidRequest where there is no
+        index, or a key is there twice."""
+        return index_dataset(self._engine, self._searcher(), name)
+
+    def _searcher(self) -> SearchClient:
         if self._search is None:
             self._search = SearchClient(load_settings(), models=self._models)
-        return self._search.search(text, indexes, where=where, limit=limit, rerank=rerank, keywords=keywords)
+        return self._search
 
     def datasets(self) -> list[str]:
         """The names of the datasets."""

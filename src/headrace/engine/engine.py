@@ -35,7 +35,7 @@ from headrace.engine.step_clock import StepClock
 from headrace.engine.step_plan import StepPlan, StepResult
 from headrace.engine.step_prediction import StepPredictor
 from headrace.engine.submissions import submitted, submitted_after
-from headrace.engine.turns import NoTurns, Turns, joined
+from headrace.engine.turns import BATCH_PRIORITY, NoTurns, Turns, joined
 from headrace.engine.validation import validate_request
 from headrace.executors.executor import NO_DRAFTS, DraftPlan, Executor, ExecutorLimits
 from headrace.grammar.matcher import SharedGrammar
@@ -217,7 +217,13 @@ class Engine:
 
     def _schedule(self, speculation: SpeculationController | None) -> StepPlan | None:
         """Plan the next step; None where there is nothing to compute."""
-        chunks = self._scheduler.schedule(self._prefill_tokens())
+        scheduler, now_s = self._scheduler, self._timer.began_s
+        holds = self._pacing.holds_batch(scheduler.candidates, now_s)
+        chunks = scheduler.schedule(self._prefill_tokens(holds), holds_batch=holds)
+        if (
+            holds and not chunks
+        ):  # what is more urgent cannot run: batch ends some day, and gives its place back
+            chunks = scheduler.schedule(self._prefill_tokens(False))
         if not chunks:
             return None
         slots = sample_slots(chunks, self._active.choices)
@@ -229,9 +235,11 @@ class Engine:
         plan.kind = kind_of(plan)  # before its drafts are dropped
         return plan
 
-    def _prefill_tokens(self) -> int:
+    def _prefill_tokens(self, holds_batch: bool) -> int:
         """Most tokens of prompts in the next step."""
         running, most = self._scheduler.running, self._capacity.max_tokens
+        if holds_batch:
+            running = tuple(one for one in running if one.priority < BATCH_PRIORITY)
         waited_s = self._timer.began_s - self._timer.ended_s
         return self._pacing.prefill_tokens(
             running,
@@ -239,6 +247,7 @@ class Engine:
             waited_s=waited_s,
             contended=self._turns.contended,
             most=most,
+            now_s=self._timer.began_s,
         )
 
     def _call_length(

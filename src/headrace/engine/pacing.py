@@ -11,7 +11,7 @@ from headrace.config.model_settings import SloPolicy
 from headrace.engine.scheduler.scheduled_chunk import ScheduledChunk
 from headrace.engine.scheduler.sequence import Sequence as TokenSequence
 from headrace.engine.step_times import StepTimes, StepWork, WidthTimes, attended
-from headrace.engine.turns import Tier, TurnAsk, tier_of
+from headrace.engine.turns import BATCH_PRIORITY, Tier, TurnAsk, tier_of
 
 DEFAULT_TTFT_S, DEFAULT_TPOT_S = 0.5, 0.05
 MIN_PREFILL_TOKENS = 16
@@ -20,6 +20,12 @@ SHORT_STEP_S = 4e-3
 """A step that takes no longer with all cores does well with a part of them, whatever waits for it: beside the
 time per token that streams are made for it is little."""
 STALE_S = 5.0
+BATCH_STEP_S = 5e-3
+"""Of class batch alone, while requests of other classes come: so long one of these waits for its end."""
+URGENT_S = 5.0
+"""So long after a request of another class such steps stay short: the next may come at any moment."""
+BATCH_PAUSE_S = 0.25
+"""So long class batch may stand still for others; then it has a step with them."""
 MIN_SHARE = 2.0
 """A step with prefill may take so many times one without: a prompt beside streams gets half of the time."""
 
@@ -66,6 +72,7 @@ class Pacing:
     def __init__(self, options: PaceOptions) -> None:
         self.options, self.widths = options, WidthTimes()
         self._learned_s = -math.inf
+        self._urgent_s = self._batch_s = -math.inf
 
     @property
     def times(self) -> StepTimes:
@@ -76,6 +83,18 @@ class Pacing:
         """The class of a sequence."""
         own = sequence.urgent and not (sequence.ttft_s is None and sequence.tpot_s is None)
         return tier_of(sequence.priority, standard=Tier.INTERACTIVE if own else self.options.standard)
+
+    def holds_batch(self, sequences: Sequence[TokenSequence], now_s: float) -> bool:
+        """Whether class batch has no part in the next step of these sequences: others want it, and batch has
+        had one within BATCH_PAUSE_S."""
+        batch = sum(sequence.priority >= BATCH_PRIORITY for sequence in sequences)
+        if batch < len(sequences):
+            self._urgent_s = now_s
+        if 0 < batch < len(sequences) and now_s - self._batch_s < BATCH_PAUSE_S:
+            return True
+        if batch:
+            self._batch_s = now_s
+        return False
 
     def ask(self, sequences: Sequence[TokenSequence], last_token_s: float) -> TurnAsk:
         """For the next step of these sequences."""
@@ -108,11 +127,15 @@ class Pacing:
         waited_s: float,
         contended: bool,
         most: int,
+        now_s: float = math.inf,
     ) -> int:
         """Most tokens of prompts in the next step, up to `most`. The streams wait since `waited_s`; of the
-        sequences that wait `admissible` ones have a place beside those that run."""
+        sequences that wait `admissible` ones have a place beside those that run. Class batch alone leaves
+        time to others that were there shortly before `now_s`."""
         streams = [sequence for sequence in running if sequence.pending == 1]
-        if not self.times.known or not (streams or contended):
+        alone = bool(running) and all(one.priority >= BATCH_PRIORITY for one in running)
+        yields = alone and now_s - self._urgent_s < URGENT_S
+        if not self.times.known or not (streams or contended or yields):
             return most
         work = StepWork(0, len(streams), sum(sequence.computed + 1 for sequence in streams))
         limit_s = math.inf
@@ -123,6 +146,8 @@ class Pacing:
             limit_s = max(slack_s, self._share(streams, prompts) * self.times.seconds(work))
         if contended:
             limit_s = min(limit_s, self.options.max_turn_s)
+        if yields:
+            limit_s = min(limit_s, max(BATCH_STEP_S, MIN_SHARE * self.times.seconds(work)))
         if limit_s == math.inf:
             return most
         starts = [sequence.computed for sequence in running if sequence.pending > 1]

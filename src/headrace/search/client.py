@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from headrace.config.settings import Settings
+from headrace.errors import InvalidRequest
 from headrace.inference.keywords import new_call
 from headrace.inference.local_models import LocalModels
 from headrace.loading.options import engine_options
+from headrace.search.documents import SearchDocument
 from headrace.search.embedding import CHUNK_TOKENS, IndexModel
 from headrace.search.index import IndexMeta, Mode
 from headrace.search.indexes import indexes_of
-from headrace.search.ingest import FoundFiles, Ingestion, IngestReport, Progress, ingest_files
+from headrace.search.ingest import (
+    FoundFiles,
+    Ingestion,
+    IngestReport,
+    Progress,
+    ingest_documents,
+    ingest_files,
+)
 from headrace.search.local_index import LocalIndex
 from headrace.search.readers.document_reader import DocumentReader
 from headrace.search.searching import NamedHit, SearchRequest, search
@@ -98,6 +107,33 @@ class SearchClient:
         index.maintain()
         return report
 
+    def ingest_documents(
+        self,
+        documents: Iterator[SearchDocument],
+        into: str,
+        *,
+        model: str | None = None,
+        chunk_tokens: int | None = None,
+        source: Mapping[str, str],
+        total: int,
+        progress: Progress = lambda done, total: None,
+    ) -> IngestReport:
+        """Bring the index of that name up to date with all documents of a `source`, which is kept with it:
+        those that are not among them are removed. InvalidRequest where it was made of something else."""
+        index = self._index(into, model, chunk_tokens, source)
+        if index.meta().details != source:
+            raise InvalidRequest(
+                f"the index {into} was made of other documents, which this would remove: delete it, or use"
+                " another name",
+                param="into",
+            )
+        name = index.meta().model or EMBEDDER
+        ingestion = Ingestion(index, IndexModel(self._runner, name), new_call())
+        known = list(index.digests())
+        report = self._models.run(ingest_documents(ingestion, documents, known, total, progress))
+        index.maintain()
+        return report
+
     def nearest(self, text: str, others: Sequence[str], name: str = EMBEDDER) -> list[int]:
         """The places of texts, those nearest to `text` first, by the vectors of the model of that name."""
         call, model = new_call(), IndexModel(self._runner, name)
@@ -111,13 +147,24 @@ class SearchClient:
         if self._own:
             self._models.close()
 
-    def _index(self, name: str, model: str | None, chunk_tokens: int | None) -> LocalIndex:
+    def _index(
+        self,
+        name: str,
+        model: str | None,
+        chunk_tokens: int | None,
+        details: Mapping[str, object] | None = None,
+    ) -> LocalIndex:
         there = name in self.indexes.names()
         meta = (
             self.indexes.find(name).meta() if there else IndexMeta(model=EMBEDDER, chunk_tokens=CHUNK_TOKENS)
         )
         return self.indexes.find_or_make(
-            name, IndexMeta(model=model or meta.model, chunk_tokens=chunk_tokens or meta.chunk_tokens)
+            name,
+            IndexMeta(
+                model=model or meta.model,
+                chunk_tokens=chunk_tokens or meta.chunk_tokens,
+                details=details or {},
+            ),
         )
 
     def __enter__(self) -> SearchClient:

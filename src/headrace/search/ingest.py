@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from headrace.errors import HeadraceError, UsageError
 from headrace.inference.call_context import CallContext
@@ -184,6 +185,28 @@ async def ingest_files(
     await ingestion.remove(gone)
     progress(len(found.files), len(found.files))
     return report
+
+
+async def ingest_documents(
+    ingestion: Ingestion,
+    documents: Iterator[SearchDocument],
+    known: Sequence[str],
+    total: int,
+    progress: Progress,
+) -> IngestReport:
+    """Bring an index up to date with all documents that there are: others are removed. `documents` may wait
+    for what they are read from."""
+    here: set[str] = set()
+    while (document := await asyncio.to_thread(next, documents, None)) is not None:
+        progress(min(len(here), total), total)
+        here.add(document.key)
+        digest = digest_of(f"{document.title}\0{document.text}", document.attributes, ingestion.made_by)
+        if not ingestion.is_known(document.key, digest):
+            await ingestion.add(replace(document, digest=digest))
+    await ingestion.flush()
+    await ingestion.remove([key for key in known if key not in here])
+    progress(total, total)
+    return ingestion.report
 
 
 def _is_below(key: str, folders: Sequence[str]) -> bool:

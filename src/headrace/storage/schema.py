@@ -299,4 +299,12 @@ MIGRATIONS: Mapping[str, Sequence[str]] = {
         """CREATE INDEX ledger_machine ON ledger_entries (request_id)
             WHERE kind = 'machine' AND request_id != ''""",
     ),
+    "mcp_tokens": (
+        """CREATE TABLE mcp_tokens (
+            server TEXT PRIMARY KEY,
+            sealed BLOB NOT NULL,
+            sealed_by TEXT NOT NULL,
+            changed_s INTEGER NOT NULL
+        )""",
+    ),
 }

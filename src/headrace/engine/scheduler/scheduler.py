@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from headrace.engine.fair_queue import RANK, FairQueue, outranks, remove_ranked
 from headrace.engine.scheduler.scheduled_chunk import ScheduledChunk
 from headrace.engine.scheduler.sequence import Sequence, State, agreeing
+from headrace.engine.turns import BATCH_PRIORITY
 from headrace.errors import ProgramError
 from headrace.kv.pages import PAGE_TOKENS, Pages, pages_for
 from headrace.kv.prefix_tree import Match, MissReason, PrefixTree
@@ -61,6 +62,9 @@ class Scheduler:
     Drafts get what is left of a step: tokens, rows, pages that are not in use. No sequence is
     preempted for them, and no sequence goes beyond its `max_length`.
 
+    Class batch (`priority` from BATCH_PRIORITY on) leaves an eighth of `max_num_seqs` to others, which need
+    not wait for the end of one then. In a step that `holds_batch` nothing of it is computed.
+
     Slots. Every running sequence has one of `max_num_seqs` slots for a model's recurrent states. With
     `recurrent` a text's pages are of no use without the state at their end, which is not saved: the prefix
     tree is not used, every choice computes its own prompt, and a preempted sequence
@@ -96,6 +100,7 @@ class Scheduler:
         self._running: list[Sequence] = []  # by rank
         self._leaders: dict[int | str, Sequence] = {}  # they compute the prompt; by request id
         self._extra_rows = 0  # of logits in this step, beyond one for each running sequence
+        self._holds_batch = False  # in this step
         self._blocked: Sequence | None = None  # did not fit, and no page was given back since
         self.preemptions = 0
         """How often a sequence lost its pages to a more important one."""
@@ -183,17 +188,20 @@ class Scheduler:
     cancel = finish
     """Ended from outside; fine a second time, and between `schedule` and `advance` (which then skips it)."""
 
-    def schedule(self, prefill_tokens: int | None = None) -> list[ScheduledChunk]:
+    def schedule(
+        self, prefill_tokens: int | None = None, *, holds_batch: bool = False
+    ) -> list[ScheduledChunk]:
         """The next step: first every sequence with one token to compute, then prefill in rank order, of so
         many tokens at most (one or more; None: all that the step has room for)."""
+        self._holds_batch = holds_batch
         planned: dict[int, ScheduledChunk] = {}
         self._extra_rows = 0
         budget = self._max_batch_tokens
         prefills: list[Sequence] = []
         size = self._page_tokens
         for sequence in self._running[:]:
-            if sequence.state is not State.RUNNING:
-                continue  # preempted by one before it
+            if sequence.state is not State.RUNNING or (holds_batch and sequence.priority >= BATCH_PRIORITY):
+                continue  # preempted by one before it, or held
             start = sequence.computed
             pending = len(sequence.tokens) - start
             if pending > 1:
@@ -315,9 +323,15 @@ class Scheduler:
 
     def _newcomer(self) -> Sequence | None:
         """The next in the queue, if it could be admitted now. Others of a request wait for its first."""
-        if len(self._running) + self._extra_rows >= self._max_num_seqs:
+        taken = len(self._running) + self._extra_rows
+        if taken >= self._max_num_seqs:
             return None
-        newcomer = self._waiting.next(lambda sequence: sequence.request_id in self._leaders)
+        holds = self._holds_batch or taken >= self._max_num_seqs - self._max_num_seqs // 8
+
+        def passes(sequence: Sequence) -> bool:
+            return sequence.request_id in self._leaders or (holds and sequence.priority >= BATCH_PRIORITY)
+
+        newcomer = self._waiting.next(passes)
         return None if newcomer is self._blocked else newcomer
 
     def _admit(self, sequence: Sequence) -> bool:

@@ -8,16 +8,19 @@ from collections.abc import Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, cast
 
+import httpx2
 import mcp_types as types
 import msgspec
 from mcp import Client, MCPError
 from mcp.client._transport import TransportStreams  # pyright: ignore[reportPrivateImportUsage]
+from mcp.client.auth import OAuthFlowError
 from mcp_types import REQUEST_TIMEOUT
 
 from headrace import __version__
 from headrace.config.mcp import McpSettings
 from headrace.config.secrets import KeyOf, secret_of, without
 from headrace.tools.mcp.http import http_server
+from headrace.tools.mcp.oauth import Login, LoginNeeded, TokenStore, auth_of
 from headrace.tools.mcp.pins import MAX_TOOLS, PinnedServer
 from headrace.tools.mcp.stdio import ChildProgram, Watch, child_process
 from headrace.tools.tool import Arguments, Json, ToolImage, ToolResult, ToolTimeout, ToolUnavailable
@@ -62,9 +65,18 @@ class McpSession:
     """Lives on one event loop. `definitions` are the tools as they were listed last, as the protocol writes
     them, `seen` their pins once these were made. One that has ended is not used again."""
 
-    def __init__(self, name: str, settings: McpSettings, key_of: KeyOf | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        settings: McpSettings,
+        key_of: KeyOf | None = None,
+        tokens: TokenStore | None = None,
+        login: Login | None = None,
+    ) -> None:
+        """`tokens` keeps those of OAuth. With `login` a person may be asked to log in."""
         self._name, self._settings = name, settings
         self._secrets = ServerSecrets(name, settings, key_of)
+        self._auth = auth_of(name, settings, tokens, self._secrets.hidden.add, key_of, login)
         self._stop = asyncio.Event()
         self._watch = Watch(self._stop.set)
         self._client: Client | None = None
@@ -197,7 +209,7 @@ class McpSession:
     def _transport(self) -> AbstractAsyncContextManager[TransportStreams]:
         settings = self._settings
         if settings.url is not None:
-            return http_server(settings.url, self._secrets.headers, settings.timeout)
+            return http_server(settings.url, self._secrets.headers, settings.timeout, self._auth)
         words = [*settings.command, *settings.args]
         return child_process(ChildProgram(words, self._secrets.variables, settings.memory), self._watch)
 
@@ -230,6 +242,10 @@ class McpSession:
             return self._failed(self._watch.cause)
         if isinstance(error, MCPError):
             return self._failed(self._secrets.shown(f"error {error.code}: {error.message}"))
+        if isinstance(error, LoginNeeded):
+            return self._failed(f"it asks for a login: run `headrace mcp login {self._name}`")
+        if isinstance(error, OAuthFlowError | httpx2.ConnectError):
+            return self._failed(self._secrets.shown(str(error)) or "it cannot be reached")
         if isinstance(error, OSError):
             return self._failed(error.strerror or "it cannot be reached")
         return self._failed(f"its answer cannot be read ({type(error).__name__})")

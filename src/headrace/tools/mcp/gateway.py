@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import cast
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from headrace.config.mcp import McpSettings
+from headrace.config.mcp import McpSettings, oauth_of
 from headrace.config.secrets import KeyOf
 from headrace.errors import HeadraceError, Overloaded, UsageError
 from headrace.inference.call_context import CallContext
@@ -19,6 +20,7 @@ from headrace.inference.loop_thread import LoopThread
 from headrace.telemetry.trace_context import trace_headers
 from headrace.tools.arguments import check_arguments, check_value
 from headrace.tools.mcp.client import McpSession
+from headrace.tools.mcp.oauth import Login, TokenStore
 from headrace.tools.mcp.pins import (
     Lock,
     LockFile,
@@ -45,6 +47,8 @@ from headrace.tools.toolbox import noted, tool_part
 from headrace.tools.visible import visible
 
 RELIST_S = 60.0
+LOGIN_S = 300.0
+"""For a person to log in."""
 NO_TRACE: Mapping[str, str] = {}
 MAX_SESSIONS = 8
 """Of a server: each key has its own."""
@@ -138,10 +142,18 @@ class McpGateway:
     """Tools of the servers in [mcp], as `server__tool`. Thread-safe; its loop has a thread of its own, so
     that servers hold nothing else up."""
 
-    def __init__(self, servers: Mapping[str, McpSettings], lock: Path, key_of: KeyOf | None = None) -> None:
+    def __init__(
+        self,
+        servers: Mapping[str, McpSettings],
+        lock: Path,
+        key_of: KeyOf | None = None,
+        *,
+        tokens: TokenStore | None = None,
+    ) -> None:
+        """`tokens` keeps those of servers with OAuth."""
         self._servers = {name: _Server(name, settings) for name, settings in servers.items()}
         self._file = LockFile(lock)
-        self._key_of = key_of
+        self._key_of, self._tokens = key_of, tokens
         self._thread = LoopThread()
         self._read: tuple[tuple[int, int], Lock] | None = None
 
@@ -197,6 +209,29 @@ class McpGateway:
     def approve(self, name: str, pin: PinnedServer) -> None:
         """Approve a server as it was seen."""
         self._file.write(self._server(name).name, pin)
+
+    def log_in(self, name: str, shown: Callable[[str], Awaitable[None]]) -> int:
+        """Get tokens for a server of a person, to whom `shown` brings an address, and keep them. Waits up to
+        LOGIN_S; how many tools the server lists."""
+        server = self._server(name)
+        return self._thread.run(self._logged_in(server, shown))
+
+    async def _logged_in(self, server: _Server, shown: Callable[[str], Awaitable[None]]) -> int:
+        oauth = oauth_of(server.settings, f"mcp.{server.name}")
+        if oauth is None or oauth.grant != "authorization_code":
+            raise UsageError(
+                f"nobody logs in to {server.name}: [mcp.{server.name}] needs url, and oauth = {{}}"
+            )
+        login = Login(shown)
+        await login.open(oauth.port)
+        settings = replace(server.settings, timeout=LOGIN_S)
+        session = McpSession(server.name, settings, self._key_of, self._tokens, login)
+        try:
+            await session.open()
+            return len(session.definitions)
+        finally:
+            await session.close()
+            await login.close()
 
     def close(self) -> None:
         """End all servers."""
@@ -296,7 +331,7 @@ class McpGateway:
                     f"the server of tools {server.name!r} is another program or address than approved: "
                     f"headrace mcp diff {server.name}"
                 )
-            session = McpSession(server.name, server.settings, self._key_of)
+            session = McpSession(server.name, server.settings, self._key_of, self._tokens)
             session.identity = identity
             await session.open()
             server.sessions[key] = session
@@ -311,7 +346,7 @@ class McpGateway:
 
     async def _asked(self, server: _Server) -> str:
         """List the tools with a session of its own, which is ended; what the program said."""
-        session = McpSession(server.name, server.settings, self._key_of)
+        session = McpSession(server.name, server.settings, self._key_of, self._tokens)
         session.identity = await self._identity(server)
         try:
             await session.open()

@@ -92,7 +92,10 @@ def identity_of(settings: McpSettings) -> Json:
     OSError where the program is not there.
     """
     if settings.url is not None:
-        return {"url": settings.url, "headers": sorted(settings.headers)}
+        address: Json = {"url": settings.url, "headers": sorted(settings.headers)}
+        if settings.oauth is not None:  # names of secrets, and who gets them
+            address["oauth"] = {key: value for key, value in settings.oauth.items() if key != "port"}
+        return address
     words = [*settings.command, *settings.args]
     found = shutil.which(words[0])
     if found is None:
