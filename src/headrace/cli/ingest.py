@@ -37,7 +37,7 @@ Examples:
 """
 
 
-@takes_settings("store", "datasets", "sql", "cache_dir", *MODEL_SETTINGS)
+@takes_settings("store", "datasets", "sql", *MODEL_SETTINGS)
 def command(
     paths: Annotated[list[Path] | None, typer.Argument(metavar="PATH...", help="Files and folders.")] = None,
     into: Annotated[
