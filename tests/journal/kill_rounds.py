@@ -20,7 +20,6 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -60,10 +59,10 @@ class Round:
     """One server, one journal, many kills."""
 
     def __init__(
-        self, folder: Path, draw: random.Random, undisturbed: Undisturbed, *, may_mount: bool = True
+        self, folder: Path, draw: random.Random, undisturbed: Undisturbed, *, clients: int = CLIENTS
     ) -> None:
         self.folder, self._draw, self._undisturbed = folder, draw, undisturbed
-        self._may_mount, self._receiver = may_mount, Receiver()
+        self._most, self._receiver = clients, Receiver()
         self.counts: Counter[str] = Counter()
         self.problems: list[str] = []
         self.clients: list[Client] = []
@@ -85,8 +84,7 @@ class Round:
     def play(self, kills: int, faults: Sequence[str] = ()) -> None:
         """Kill, and judge. `faults` are the first ones, in this order; then they come at random."""
         self._next = list(faults)
-        mounted = small_disk(self.server.journal, DISK_BYTES) if self._may_mount else nullcontext(False)
-        with mounted as self._is_small:
+        with small_disk(self.server.journal, DISK_BYTES) as self._is_small:
             self._raise_alert()  # a server looks after alerts when there is something collected
             self.server.start()
             try:
@@ -113,7 +111,7 @@ class Round:
 
     def _feed(self) -> None:
         """Keep so many clients busy; and another alert, and a request with a key that is sent again."""
-        while sum(not one.is_whole and not one.problem for one in self.clients) < CLIENTS:
+        while sum(not one.is_whole and not one.problem for one in self.clients) < self._most:
             seed = self._draw.randrange(SEEDS)
             kind = self._draw.choice([*sorted(all_kinds(seed)), "agent", "agent"])
             self.clients.append(Client(self.server, f"r{len(self.clients)}", kind, seed))

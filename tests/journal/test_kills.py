@@ -10,7 +10,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Generator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -39,7 +41,7 @@ def test_every_kind_of_death(tmp_path: Path) -> None:
     twice. `kill_rounds.py` does it for as long as one likes."""
     for name in ("mcp", "jsonschema_rs", "aiohttp"):
         pytest.importorskip(name, reason="needs headrace[tools] and headrace[adapt]")
-    one = Round(tmp_path, random.Random(36), {})
+    one = Round(tmp_path, random.Random(36), {}, clients=6)
     one.play(KILLS, faults=("server", "worker", "torn", "clock", "full", "both"))
     assert not one.problems, one.problems
 
@@ -187,6 +189,54 @@ def test_a_call_of_a_tool_that_was_cut_off_is_asked_about(tmp_path: Path) -> Non
         server.kill()
 
 
+def test_a_provider_is_not_paid_twice(tmp_path: Path) -> None:
+    """Its answer cannot be continued: that is said, and it is not asked again."""
+    pytest.importorskip("aiohttp", reason="needs headrace[gateway]")
+    asked: list[str] = []
+
+    class Provider(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append(self.path)
+            self.rfile.read(int(self.headers["content-length"]))
+            self.send_response(200)
+            self.send_header("content-type", "text/event-stream")
+            self.end_headers()
+            delta = {"index": 0, "delta": {"role": "assistant", "content": "Once"}, "finish_reason": None}
+            chunk = {
+                "id": "c",
+                "object": "chat.completion.chunk",
+                "created": 1,
+                "model": "m",
+                "choices": [delta],
+            }
+            self.wfile.write(b"data: " + json.dumps(chunk).encode() + b"\n\n")
+            self.connection.recv(1)  # until the server is gone
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    provider = ThreadingHTTPServer(("127.0.0.1", 0), Provider)
+    Thread(target=provider.serve_forever, daemon=True).start()
+    far = {"kind": "vllm", "base_url": f"http://127.0.0.1:{provider.server_port}/v1", "direct": True}
+    server = KilledServer(tmp_path, environment={"HEADRACE_PROVIDERS": json.dumps({"far": far})})
+    server.start()
+    try:
+        body = {"model": "far/m", "messages": STORY, "max_tokens": 50, "stream": True}
+        reader = Reader(server, "remote", CHAT, body)
+        while b"Once" not in reader.seen:
+            time.sleep(0.01)
+        server.kill()
+        reader.cut()
+        server.start()
+        reply = server.ask("GET", "/v1/requests/remote/stream")
+        assert reply.status == 409 and json.loads(reply.read())["error"]["code"] == "not_resumable"
+        assert len(asked) == 1
+    finally:
+        server.kill()
+        provider.shutdown()
+        provider.server_close()
+
+
 @pytest.mark.parametrize("policy", ["refuse", "pause"])
 def test_a_full_disk_is_said(tmp_path: Path, policy: str) -> None:
     """No file of the server may grow, as on a disk that is full."""
@@ -211,6 +261,7 @@ def test_a_full_disk_is_said(tmp_path: Path, policy: str) -> None:
         metrics = server.ask("GET", "/metrics").read().decode()
         found = re.search(r"^headrace_journal_dropped_total\{[^}]*\} (\S+)", metrics, re.MULTILINE)
         assert found is not None and float(found[1]) > 0
+        assert re.search(r"^headrace_journal_paused\{[^}]*\} 1.0$", metrics, re.MULTILINE)
         resource.prlimit(pid, resource.RLIMIT_FSIZE, limits)
         time.sleep(1.1)
         reply = server.ask("POST", CHAT, body, {"x-request-id": "after"})
@@ -241,6 +292,9 @@ def test_requests_of_stored_keys_go_on_for_these_alone(tmp_path: Path) -> None:
         reader = Reader(server, "same-id", CHAT, body, alice)
         while not reader.seen:
             time.sleep(0.005)
+        assert server.ask("GET", "/v1/requests/same-id", None, bob).status == 404
+        assert json.loads(server.ask("GET", "/v1/requests", None, bob).read())["data"] == []
+        assert server.ask("DELETE", "/v1/requests/same-id", None, bob).status == 404
         server.kill()
         reader.cut()
         server.start()

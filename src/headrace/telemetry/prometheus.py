@@ -81,6 +81,9 @@ def _calls(meter: ModelMetrics, model: str) -> Iterator[Metric]:
     yield make.counter(
         "journal_dropped", "Writes to the journal that the disk refused.", meter.journal_dropped
     )
+    yield make.gauge(
+        "journal_paused", "1 while the disk takes no records of new requests.", float(meter.journal_paused)
+    )
     yield make.counter("log_failures", "Request log entries that could not be stored.", meter.log_failures)
 
 

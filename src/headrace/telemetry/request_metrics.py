@@ -48,6 +48,7 @@ class ModelMetrics(Struct):
     answer_tokens: Counter[str] = field(default_factory=Counter[str])  # that it has saved, by model
     log_failures: int = 0
     journal_dropped: int = 0
+    journal_paused: bool = False
 
 
 class RequestMetrics:

@@ -38,6 +38,7 @@ async def metrics(http: HttpRequest) -> Response:
             rendered.replies.clear()
         if service.journal is not None:
             service.metrics.journal_dropped = service.journal.journal.dropped
+            service.metrics.journal_paused = service.journal.journal.failure is not None
         reply = rendered.replies[accept] = expose(service.metrics, model_reports(service), accept=accept)
         end_s = time.monotonic()
         rendered.fresh_until_s = end_s + (end_s - start_s) / LOOP_SHARE
