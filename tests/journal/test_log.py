@@ -171,6 +171,9 @@ def test_deleted_requests_are_gone_from_every_file(tmp_path: Path) -> None:
     written(log, 1, b"SECRET WORDS")
     written(log, 2, b"other words")
     (tmp_path / "000000999999-0.damaged").write_bytes(b"half of SECRET WORDS")
+    (tmp_path / "000000999999.log.part").write_bytes(b"SECRET WORDS of a process that was killed")
+    log.close()
+    log = Log(tmp_path)
     log.forget([1])
     assert log.find(tag_of("req_1")) == []
     log.care()

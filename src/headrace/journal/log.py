@@ -18,6 +18,7 @@ from headrace.journal.frames import Cipher, JournalDamaged, record, write_whole
 from headrace.journal.reader import JournalUnwritable, LogReader, Numbers, RecordKind
 from headrace.journal.segment import (
     DAMAGED_SUFFIX,
+    PART_SUFFIX,
     PRIVATE_MODE,
     SUFFIX,
     Record,
@@ -68,6 +69,9 @@ class Log(LogReader):
         except OSError as error:
             raise JournalUnwritable(f"the journal {folder} cannot be opened: {error.strerror}") from None
         try:
+            self.folder = folder
+            for part in self._files(PART_SUFFIX):  # a process was killed while it wrote a file anew
+                part.unlink()
             super().__init__(folder, cipher, repairs=True)
             self._file = self._begin_appending()
         except OSError as error:
@@ -230,8 +234,13 @@ class Log(LogReader):
             if size <= self._budget and segment.path.stat().st_mtime >= oldest_s:
                 break
             size -= segment.end
+            try:
+                rows = segment.rows[np.isin(segment.rows["number"], open_numbers)]
+                kept += segment.read(rows, self._cipher)
+            except JournalDamaged:
+                self._repair(segment)
+                return
             dropped.append(segment)
-            kept += segment.read(segment.rows[np.isin(segment.rows["number"], open_numbers)], self._cipher)
         if kept and len(dropped) == 1 and len(kept) == len(dropped[0].rows):
             return  # it has nothing else
         carried = self._carry(kept) if kept else []

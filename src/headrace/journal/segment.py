@@ -22,7 +22,7 @@ from headrace.journal.frames import (
     scan,
 )
 
-SUFFIX, INDEX_SUFFIX, DAMAGED_SUFFIX = ".log", ".index", ".damaged"
+SUFFIX, INDEX_SUFFIX, DAMAGED_SUFFIX, PART_SUFFIX = ".log", ".index", ".damaged", ".part"
 PRIVATE_MODE = 0o600
 _ROW = np.dtype([("at", "<u8"), ("number", "<u8"), ("tag", "<u8"), ("kind", "u1")])
 _INDEX_MAGIC = b"HRINDEX1"
@@ -204,13 +204,16 @@ def _read_index(path: Path, size: int) -> Rows | None:
 
 def write_file(path: Path, data: bytes) -> None:
     """Write a whole file, so that after a crash there is the old one or the new one."""
-    part = path.with_name(path.name + ".part")
+    part = path.with_name(path.name + PART_SUFFIX)
     file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, PRIVATE_MODE)
     try:
         view = memoryview(data)
         while view:
             view = view[os.write(file, view) :]
         os.fsync(file)
+    except OSError:
+        part.unlink()
+        raise
     finally:
         os.close(file)
     part.replace(path)
