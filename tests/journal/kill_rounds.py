@@ -103,7 +103,7 @@ class Round:
         names = list(FAULTS)
         while self.counts["kills"] < kills:
             self._feed()
-            time.sleep(self._draw.uniform(0.1, 0.8))
+            time.sleep(self._draw.uniform(0.1, 2.0))
             fault = self._draw.choices(names, list(FAULTS.values()))[0]
             fault = self._next.pop(0) if self._next else fault
             self.counts[fault] += 1

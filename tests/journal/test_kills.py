@@ -41,7 +41,7 @@ def test_every_kind_of_death(tmp_path: Path) -> None:
     twice. `kill_rounds.py` does it for as long as one likes."""
     for name in ("mcp", "jsonschema_rs", "aiohttp"):
         pytest.importorskip(name, reason="needs headrace[tools] and headrace[adapt]")
-    one = Round(tmp_path, random.Random(36), {}, clients=6)
+    one = Round(tmp_path, random.Random(36), {}, clients=5)
     one.play(KILLS, faults=("server", "worker", "torn", "clock", "full", "both"))
     assert not one.problems, one.problems
 
