@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # An example that a busy machine delays is no failure.
-hypothesis.settings.register_profile("headrace")
+hypothesis.settings.register_profile("headrace", deadline=None)
 hypothesis.settings.load_profile("headrace")
 
 
