@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator
 from contextlib import ExitStack, asynccontextmanager
+from functools import partial
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive
@@ -51,8 +52,12 @@ class Resumption:
         )
         found = await service.run_in_thread(journal.journal.unfinished)
         room = asyncio.Semaphore(RESUMED_AT_A_TIME)
+        accounts: dict[str, Account | None] = {}
         for known in found:
-            account = await service.run_in_thread(lambda one=known: service.keys.account_of(one.opened.owner))
+            owner = known.opened.owner
+            if owner not in accounts:
+                accounts[owner] = await service.run_in_thread(partial(service.keys.account_of, owner))
+            account = accounts[owner]
             journaled = journal.restored(known, new_call(known.opened, account or service.keys.everybody))
             if account is None:
                 LOG.warning("request %s does not go on: its key was revoked", known.opened.request_id)
