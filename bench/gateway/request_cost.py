@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.api.app import create_app
-from headrace.cli.serve import COLLECTED
+from headrace.config.garbage_collection import keep_present_objects
 from headrace.config.sources import load_settings
 
 TESTS = Path(__file__).parents[2] / "tests"
@@ -109,8 +109,7 @@ async def measure(port: int, folder: Path, arguments: argparse.Namespace) -> Non
     body = json.dumps(BODY).encode()
     profile = cProfile.Profile() if arguments.profile else None
     gc.collect()
-    gc.freeze()  # as the server does
-    gc.set_threshold(*COLLECTED)
+    keep_present_objects()  # as the server does
 
     async def batch(requests: int) -> None:
         gate = asyncio.Semaphore(arguments.at_a_time)
