@@ -7,7 +7,7 @@ PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 2
 NATIVE := CMakeLists.txt pyproject.toml $(shell find native -name '*.cpp' -o -name '*.hpp' -o -name '*.inl')
 
-.PHONY: run test lint docs nightly soak attacks wheel bench bench-peers suites models setup oracles test-native \
+.PHONY: run test test-coverage test-rest lint docs nightly soak attacks wheel bench bench-peers suites models setup oracles test-native \
   test-frameworks clean
 
 # What the models inside the package can do: a command, a statement, a story.
@@ -21,10 +21,16 @@ run: $(VENV)/.installed
 	@printf '\n> %s\n> %s\n' "$(TABLE)" "$(QUESTION)"; printf '%s\n%s' "$(TABLE)" "$(QUESTION)" | $(BIN)/headrace run -
 	@printf '\n> %s\n' "$(OPENING)"; $(BIN)/headrace run novelette --raw --max-tokens 120 --seed 7 "$(OPENING)" < /dev/null
 
-test: $(VENV)/.test
-	$(BIN)/python -m pytest tests/kv $(filter-out %_states.py,$(wildcard tests/engine/test_schedule*.py)) \
+test: test-coverage test-rest
+
+# Every line and branch of the pages, the prefix tree and the scheduler; the slow walk through their states is not needed.
+COVERED = tests/kv $(filter-out %_states.py,$(wildcard tests/engine/test_schedule*.py))
+test-coverage: $(VENV)/.test
+	$(PYTEST) -n $(WORKERS) --dist loadgroup $(COVERED) \
 	  --cov=headrace.kv --cov=headrace.engine.scheduler.scheduler --cov=headrace.engine.fair_queue --cov-branch --cov-fail-under=100
-	$(PYTEST) -n $(WORKERS) --dist loadgroup -m 'not soak and not alone'
+
+test-rest: $(VENV)/.test
+	$(PYTEST) -n $(WORKERS) --dist loadgroup -m 'not soak and not alone' $(addprefix --ignore=,$(COVERED))
 	$(PYTEST) -m 'alone and not soak'
 	set -e; for isa in $(OTHER_ISAS); do \
 	  echo "== with HEADRACE_ISA=$$isa"; HEADRACE_ISA=$$isa $(PYTEST) -n $(WORKERS) -m isas $(ISA_TESTS); done
@@ -129,7 +135,7 @@ attacks: $(VENV)/.test
 soak: $(VENV)/.test
 	$(BIN)/python -m pytest -m soak -o faulthandler_timeout=0
 
-setup: $(VENV)/.test $(VENV)/.lint
+setup: $(VENV)/.test $(VENV)/.lint $(VENV)/.docs
 
 # The build's own tools live in the environment, so that a rebuild after a change is incremental.
 $(VENV)/.base:
