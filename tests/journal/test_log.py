@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,11 +19,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import UsageError
-from headrace.journal.frames import FILE_BYTES, read_cipher, record, scan, tag_of
+from headrace.journal.frames import FILE_BYTES, MAX_NUMBER, read_cipher, record, scan, tag_of
 from headrace.journal.known_requests import in_order
 from headrace.journal.log import JournalInUse, Log
 from headrace.journal.reader import JournalUnwritable, LogReader, RecordKind
-from headrace.journal.segment import Record
+from headrace.journal.segment import Record, open_segment
 from journal.faults import full, small_disk
 
 
@@ -379,3 +379,94 @@ def test_events_after_a_gap_are_not_taken_for_new_ones() -> None:
         found, has_gap = in_order(records)
         assert [(one.tag, one.payload) for one in found] == [(0, b""), (1, b""), (2, b"new"), (3, b"new")]
         assert not has_gap
+
+
+def test_deleting_again_and_again_leaves_few_files(tmp_path: Path) -> None:
+    log = Log(tmp_path, segment_bytes=2**20)
+    for number in range(1, 101):
+        written(log, 2 * number, b"kept")
+        written(log, 2 * number + 1, b"deleted")
+        log.forget([2 * number + 1])
+        log.care()
+    assert len(list(tmp_path.glob("*.log"))) < 25
+    kept = list(range(2, 201, 2))
+    assert log.ended() == kept
+    before = log.read(kept)
+    log.close()
+    assert not any(b"deleted" in file.read_bytes() for file in tmp_path.iterdir())
+    log = Log(tmp_path)
+    assert (log.ended(), log.damages) == (kept, [])
+    assert log.read(kept) == before
+    log.close()
+
+
+def test_what_is_not_to_be_stored_leaves_the_files(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    written(log, 1, b"not to be stored", ends=False)
+    written(log, 2, b"other")
+    log.append(RecordKind.FORGOTTEN, 1, 0, b"")
+    log.write()
+    for _ in range(2):
+        log.begin_new_file_if_old()
+        log.care()
+    assert not any(b"not to be stored" in file.read_bytes() for file in tmp_path.iterdir())
+    assert log.ended() == [2]
+    assert len(list(tmp_path.glob("*.log"))) == 2
+    log.close()
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo], ids=["folder", "pipe"])
+def test_a_reserve_or_an_index_that_is_no_file_stops_nothing(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    make(tmp_path / "reserve")
+    log = Log(tmp_path, segment_bytes=2**16)
+    written(log, 1, bytes(70_000))
+    written(log, 2, b"short")
+    log.care()
+    log.close()
+    index = next(tmp_path.glob("*.index"))
+    index.unlink()
+    if make is os.mkfifo:
+        make(index)
+        log = Log(tmp_path)
+        assert log.ended() == [1, 2]
+        log.close()
+
+
+def test_an_index_that_is_endless_or_lies_is_not_used(tmp_path: Path) -> None:
+    log = Log(tmp_path, segment_bytes=2**16)
+    written(log, 1, bytes(70_000))
+    log.care()
+    log.close()
+    file = next(one for one in sorted(tmp_path.glob("*.log")))
+    segment, _ = open_segment(file, grows=True, repairs=False)
+    assert segment is not None
+    rows = segment.rows.copy()
+    for name, value in (("at", 2**64 - 1), ("at", 10**9), ("number", MAX_NUMBER)):
+        lying = rows.copy()
+        lying[name][-1] = value
+        segment.columns, segment._rows = None, lying  # pyright: ignore[reportPrivateUsage]
+        segment.seal()
+        found, damage = open_segment(file, grows=False)
+        assert found is not None
+        assert damage is None
+        assert (found.rows == rows).all()
+    segment.index.unlink()
+    segment.index.symlink_to("/dev/zero")
+    found, _ = open_segment(file, grows=False)
+    assert found is not None
+    assert (found.rows == rows).all()
+
+
+def test_the_number_of_a_request_leaves_room_for_the_next(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    written(log, 1, b"good")
+    log.close()
+    with next(tmp_path.glob("*.log")).open("ab") as file:
+        file.write(record(RecordKind.OPENED, 2**64 - 1, 0, b"hostile"))
+    log = Log(tmp_path)
+    assert "which no server gives" in log.damages[0].message
+    assert log.next_number == 2
+    written(log, 2, b"next")
+    log.close()

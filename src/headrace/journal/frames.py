@@ -28,6 +28,8 @@ FILE_BYTES, RECORD_BYTES = _FILE.size, _RECORD.size
 _CHECKED_FROM = 8  # after length and checksum
 MAX_PAYLOAD = 256 * 2**20
 NONCE_BYTES = 12
+MAX_NUMBER = 2**63
+"""Numbers of requests are lower: there is always a next one."""
 
 
 class JournalDamaged(HeadraceError):
@@ -153,6 +155,9 @@ def scan(data: bytes | memoryview) -> Scan:
         body = view[at + RECORD_BYTES : stop]
         if crc32(body, crc32(view[at + _CHECKED_FROM : at + RECORD_BYTES], length)) != found:
             problem = "a record does not match its checksum"
+            break
+        if number >= MAX_NUMBER:
+            problem = f"a record is of request {number:,}, which no server gives"
             break
         add(at, kind, number, tag)
         at = stop

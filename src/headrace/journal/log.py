@@ -8,6 +8,7 @@ import logging
 import os
 import time
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -23,6 +24,7 @@ from headrace.journal.segment import (
     SUFFIX,
     Record,
     Segment,
+    joined,
     new_segment,
     open_segment,
 )
@@ -37,6 +39,9 @@ AGES = 8
 """Files are begun so often within the greatest age."""
 WORTH = 4
 """A file is written anew where a fourth of it or more would go."""
+SMALL, MANY = 8, 16
+"""Each deletion ends a file: where so many follow each other that are shorter than an eighth of the length at
+which files end, they become one."""
 
 
 class JournalInUse(HeadraceError):
@@ -63,6 +68,7 @@ class Log(LogReader):
         self._segment_bytes = max(2**16, min(segment_bytes, budget_bytes // 4))
         self._held: list[bytes] = []
         self._places: list[tuple[int, int, int]] = []  # kind, number, tag of what is held
+        self._has_forgotten = False  # whether the file that grows has records of requests that are deleted
         self._full: list[int] = []  # files that nothing is appended to any more, and that are not synced yet
         try:
             self._owner: IO[str] | None = _claimed(folder)
@@ -121,6 +127,9 @@ class Log(LogReader):
             for data, (kind, number, tag) in zip(held, places, strict=True):
                 columns.add(at, kind, number, tag)
                 at += len(data)
+                if kind == RecordKind.FORGOTTEN:
+                    self._forgotten.add(number)
+                    self._has_forgotten = True
             active.end = at
         if at >= self._segment_bytes:
             self._rotate()
@@ -144,8 +153,6 @@ class Log(LogReader):
         for number in numbers:
             self.append(RecordKind.FORGOTTEN, number, 0, b"")
         self.write()
-        with self._lock:
-            self._forgotten.update(numbers)
         self._rotate()
 
     def close(self) -> None:
@@ -159,10 +166,12 @@ class Log(LogReader):
             self._release()
 
     def begin_new_file_if_old(self) -> None:
-        """What is too old goes file by file: one that grows must not have records of all ages."""
+        """What is too old goes file by file: one that grows must not have records of all ages, nor for long
+        what was forgotten."""
         active = self._segments[-1]
         assert active.columns is not None
-        if len(active.columns) and time.time() - self._began_s > self._max_age_s / AGES:
+        is_old = time.time() - self._began_s > self._max_age_s / AGES
+        if len(active.columns) and (is_old or self._has_forgotten):
             self._rotate()
 
     # -- care ------------------------------------------------------------------------------------------
@@ -179,14 +188,16 @@ class Log(LogReader):
     def _care(self) -> None:
         self._sync_full()
         open_numbers = np.array(self.unfinished(), np.uint64)
+        gone = np.array(sorted(self._gone()), np.uint64)
         for segment in self._copies()[:-1]:
             if segment.columns is not None:
                 segment.seal()
             try:
-                self._compact(segment, open_numbers)
+                self._compact(segment, open_numbers, gone)
             except JournalDamaged:
                 self._repair(segment)
         self._forget_set_aside()
+        self._join()
         self._drop(open_numbers)
 
     def verify(self) -> None:
@@ -208,15 +219,43 @@ class Log(LogReader):
                 LOG.error("the journal %s cannot be synced: %s", self.folder, error.strerror)
             os.close(file)
 
-    def _compact(self, segment: Segment, open_numbers: Numbers) -> None:
+    def _compact(self, segment: Segment, open_numbers: Numbers, gone: Numbers) -> None:
         rows = segment.rows
-        gone = np.array(sorted(self._gone()), np.uint64)
         is_gone = np.isin(rows["number"], gone) & (rows["kind"] != RecordKind.FORGOTTEN)
         progress = (RecordKind.EVENTS, RecordKind.RUN, RecordKind.RESTARTED)
         spare = np.isin(rows["kind"], progress) & ~np.isin(rows["number"], open_numbers)
         sizes = np.diff(np.append(rows["at"].astype(np.int64), segment.end))
         if is_gone.any() or sizes[spare].sum() * WORTH >= segment.end:
             self._replace(segment, segment.rewritten(~(is_gone | spare)))
+
+    def _join(self) -> None:
+        """Make one file of many short ones of about the same age."""
+        short = list[Segment]()
+        for segment in self._copies()[:-1]:
+            if short and not self._joins(short[0], segment):
+                short = []
+            if segment.end < self._segment_bytes // SMALL:
+                short.append(segment)
+            if len(short) == MANY:
+                break
+        if len(short) < MANY:
+            return
+        try:
+            whole = joined(short)
+        except JournalDamaged:  # `verify` finds where
+            return
+        gone = {id(one) for one in short[1:]}
+        with self._lock:
+            kept = [one for one in self._segments if id(one) not in gone]
+            self._segments = [whole if one is short[0] else one for one in kept]
+        for segment in short[1:]:
+            segment.delete()
+
+    def _joins(self, first: Segment, other: Segment) -> bool:
+        if other.end >= self._segment_bytes // SMALL or other.key_id != first.key_id:
+            return False
+        apart_s = other.path.stat().st_mtime - first.path.stat().st_mtime
+        return abs(apart_s) < self._max_age_s / (2 * AGES)
 
     def _repair(self, segment: Segment) -> None:
         segment.index.unlink(missing_ok=True)
@@ -279,7 +318,8 @@ class Log(LogReader):
     def take_reserve(self) -> bool:
         """Keep room on the disk for requests that run when it is full: as much as there is, and later as much
         as there was. False where there is none."""
-        path, flags = self.folder / RESERVE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+        path = self.folder / RESERVE
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK
         size = self._reserve_bytes or min(MAX_RESERVE_BYTES, self._budget // 16)
         while size >= max(MIN_RESERVE_BYTES, self._reserve_bytes) and not self.has_reserve:
             try:
@@ -290,7 +330,8 @@ class Log(LogReader):
                     os.close(file)
                 self.has_reserve, self._reserve_bytes = True, size
             except OSError as error:
-                path.unlink(missing_ok=True)
+                with suppress(OSError):  # a folder of that name
+                    path.unlink(missing_ok=True)
                 self.has_reserve = error.errno not in FULL  # a file system that has no such thing
                 size //= 2
         return self.has_reserve
@@ -299,7 +340,8 @@ class Log(LogReader):
         """Whether a full disk has more room now."""
         if not self.has_reserve or error.errno not in FULL:
             return False
-        (self.folder / RESERVE).unlink(missing_ok=True)
+        with suppress(OSError):
+            (self.folder / RESERVE).unlink(missing_ok=True)
         self.has_reserve = False
         return True
 
@@ -310,7 +352,9 @@ class Log(LogReader):
         last = self._segments[-1] if self._segments else None
         if last is None or last.columns is None or last.key_id != key_id or last.end >= self._segment_bytes:
             self._segments.append(self._new_segment())
-        path = self._segments[-1].path
+        active = self._segments[-1]
+        path, columns = active.path, active.columns
+        self._has_forgotten = columns is not None and RecordKind.FORGOTTEN in columns.kind
         self._began_s = path.stat().st_mtime
         return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
 
@@ -327,7 +371,7 @@ class Log(LogReader):
             return
         with self._lock:
             self._full.append(self._file)
-            self._file, self._began_s = file, time.time()
+            self._file, self._began_s, self._has_forgotten = file, time.time(), False
             self._segments = [*self._segments, segment]
         self.needs_care = True
 

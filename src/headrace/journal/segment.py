@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import stat
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -13,6 +14,7 @@ from msgspec import Struct
 
 from headrace.journal.frames import (
     FILE_BYTES,
+    MAX_NUMBER,
     RECORD_BYTES,
     Cipher,
     Columns,
@@ -108,27 +110,40 @@ class Segment:
 
     def rewritten(self, keep: np.ndarray[Any, np.dtype[np.bool_]]) -> Segment:
         """The file with those of its records alone; nothing else of it is left on the disk."""
-        old, columns = self.rows[keep], Columns()
-        whole = self.path.read_bytes()
-        view, new = memoryview(whole), bytearray(whole[:FILE_BYTES])
-        for row in old:
-            at = int(row["at"])
-            payload_at(view, at, None)  # raises for what is damaged
-            columns.add(len(new), int(row["kind"]), int(row["number"]), int(row["tag"]))
-            new += view[at : at + RECORD_BYTES + body_bytes(view[at:])]
-        status = self.path.stat()
-        self.index.unlink(missing_ok=True)
-        write_file(self.path, bytes(new))
-        os.utime(self.path, ns=(status.st_atime_ns, status.st_mtime_ns))  # its records are as old as before
-        found = Segment(self.path, len(new), columns, None, self.key_id)
-        found.seal()
-        return found
+        return _written_anew(self, [(self, self.rows[keep])])
 
     def delete(self) -> None:
         """Remove its files."""
         self.index.unlink(missing_ok=True)
         self.path.unlink(missing_ok=True)
         sync_folder(self.path.parent)
+
+
+def joined(parts: Sequence[Segment]) -> Segment:
+    """Files that follow each other as one, in the place and of the age of the first. The others are still
+    there: what is in two files is read once."""
+    return _written_anew(parts[0], [(part, part.rows) for part in parts])
+
+
+def _written_anew(place: Segment, parts: Sequence[tuple[Segment, Rows]]) -> Segment:
+    """A file with these records alone. JournalDamaged."""
+    columns, new = Columns(), bytearray()
+    for part, rows in parts:
+        whole = part.path.read_bytes()
+        view = memoryview(whole)
+        new += b"" if new else view[:FILE_BYTES]
+        for row in rows:
+            at = int(row["at"])
+            payload_at(view, at, None)  # raises for what is damaged
+            columns.add(len(new), int(row["kind"]), int(row["number"]), int(row["tag"]))
+            new += view[at : at + RECORD_BYTES + body_bytes(view[at:])]
+    status = place.path.stat()
+    place.index.unlink(missing_ok=True)
+    write_file(place.path, bytes(new))
+    os.utime(place.path, ns=(status.st_atime_ns, status.st_mtime_ns))  # its records are as old as before
+    found = Segment(place.path, len(new), columns, None, place.key_id)
+    found.seal()
+    return found
 
 
 def rows_of(columns: Columns) -> Rows:
@@ -191,15 +206,23 @@ def _set_aside(path: Path, data: bytes, end: int, problem: str, *, repairs: bool
 def _read_index(path: Path, size: int) -> Rows | None:
     """The rows of an index that belongs to a file of that size; None where it does not."""
     try:
-        data = path.read_bytes()
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return None
+    with open(file, "rb") as opened:
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _INDEX_BYTES + size:
+            return None  # a row is no longer than its record
+        data = opened.read()
     head, body = data[:_INDEX_BYTES], memoryview(data)[_INDEX_BYTES:]
     if len(head) < _INDEX_BYTES or head[:8] != _INDEX_MAGIC or int.from_bytes(head[8:16], "little") != size:
         return None
     if crc32(body, size & 0xFFFFFFFF) != int.from_bytes(head[16:20], "little") or len(body) % _ROW.itemsize:
         return None
-    return np.frombuffer(body, _ROW)
+    rows = np.frombuffer(body, _ROW)
+    ends = np.append(rows["at"][1:], np.uint64(size))
+    is_in_order = len(rows) == 0 or bool(rows["at"][0] == FILE_BYTES and (rows["at"] < ends).all())
+    return rows if is_in_order and (rows["number"] < MAX_NUMBER).all() else None
 
 
 def write_file(path: Path, data: bytes) -> None:
