@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from invocation import Outcome
 
+from headrace.cli.compression import staged
 from headrace.errors import QualityBelowBound
 from headrace.loading.loader import load_model
 from headrace.loading.model_record import Form, read_record, record_file
@@ -121,3 +123,22 @@ def test_settings_name_the_bound(inside: Callable[..., Outcome], tmp_path: Path)
     for wrong in ("1", "max_kl=nan", "kl=1", "max_kl="):
         outcome = inside("run", "mini", "a", "--quality", wrong)
         assert (outcome.code == 2 and "max_kl=" in outcome.stderr) or "number" in outcome.stderr
+
+
+def test_what_killed_runs_have_left_is_removed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    gone, mine = 2**31 - 5, os.getpid()
+    left = [f".small.{gone}.staged", f".small.{gone}.staged.healed", f".small.{mine}.staged"]
+    for name in left:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "old").touch()
+    (tmp_path / f".small.{gone}.staged.gguf").touch()
+    others = [f".other.{gone}.staged", ".small.1.staged", ".small.x.staged"]
+    for name in others:
+        (tmp_path / name).mkdir()
+    with staged(tmp_path / "small") as staging:
+        assert not staging.exists()
+        staging.mkdir()
+        (staging / "new").touch()
+    assert sorted(one.name for one in tmp_path.iterdir()) == sorted([*others, "small"])
+    assert [one.name for one in (tmp_path / "small").iterdir()] == ["new"]
+    assert "a run that was killed has left it" in capsys.readouterr().err

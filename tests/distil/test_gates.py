@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
@@ -12,6 +15,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+from headrace.distil import endpoint
 from headrace.distil.answers import recorded
 from headrace.distil.endpoint import TeacherEndpoint
 from headrace.distil.heads import LabelsRefused, head_of, read_label
@@ -271,3 +275,57 @@ def test_odd_addresses(replies: list[tuple[int, bytes]], message: str) -> None:
         thread.join()
     with pytest.raises(UsageError, match="is no address"):
         TeacherEndpoint("file:///etc/passwd", "m", None)
+
+
+@contextmanager
+def sending(first: bytes, rest: bytes = b"") -> Iterator[str]:
+    """The address of a server that sends these bytes, and then `rest` again and again."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            with suppress(OSError):
+                while True:
+                    client, _ = server.accept()
+                    with client, suppress(OSError):
+                        client.recv(65536)
+                        client.sendall(first)
+                        while rest:
+                            client.sendall(rest)
+                            time.sleep(0.01)
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}/v1"
+        server.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize(
+    ("first", "rest", "message"),
+    [
+        (b"HTTP/1.1 429 X\r\nRetry-After: nan\r\nContent-Length: 0\r\n\r\n", b"", "status 429"),
+        (b"GARBAGE\r\n\r\n", b"", "no answer: GARBAGE"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", b"", "IncompleteRead"),
+        (b"HTTP/1.1 200 OK\r\nX: " + b"a" * 70_000 + b"\r\n\r\n", b"", "header line"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n", b" ", "takes more than"),
+        (b"HTTP/1.1 500 X\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", b"", "status 500: ''"),
+    ],
+)
+def test_an_address_that_speaks_no_http_or_never_ends_is_named(
+    monkeypatch: pytest.MonkeyPatch, first: bytes, rest: bytes, message: str
+) -> None:
+    monkeypatch.setattr(endpoint, "TRIES", 2)
+    monkeypatch.setattr(endpoint, "MAX_WAIT_S", 0.0)
+    monkeypatch.setattr(endpoint, "MAX_REPLY_S", 0.2)
+    with sending(first, rest) as address, pytest.raises(TargetUnreachable, match=message):
+        TeacherEndpoint(address, "big", None).answers(KNOWN[:1], max_tokens=4)
+
+
+def test_a_list_of_models_that_is_none_is_refused() -> None:
+    body = b'{"data": 5}'
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body)
+    with sending(head + body) as address, pytest.raises(UsageError, match="has 0 models"):
+        TeacherEndpoint(address, None, None)
+
+
+def test_separators_of_unicode_end_no_line_of_prompts() -> None:
+    found = read_prompts('{"prompt": "one\u2028two\x85three"}\r\nfour', "asked")
+    assert [one.text for one in found] == ["one\u2028two\x85three", "four"]

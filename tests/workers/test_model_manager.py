@@ -382,3 +382,13 @@ def test_an_adapter_that_had_room_has_it_after_its_model_was_unloaded(tmp_path: 
             await settled(entry)
 
     run(test, spec("small", adapters={"a": str(file)}))
+
+
+def test_an_adapter_that_is_not_there_is_not_any_name() -> None:
+    specs = [spec(name) for name in ("base", "other")]
+    manager = ModelManager(specs, Machine().launch, Policy(memory_bytes=100, any_name=True))
+    assert manager.find("gpt-4").name == manager.find("gpt:4").name == "base"
+    assert manager.find("other:latest").name == "base"
+    for name in ("base:sql", "other:sql"):
+        with pytest.raises(ModelNotFound, match=f"'{name}' is not served"):
+            manager.find(name)

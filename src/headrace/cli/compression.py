@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -65,6 +66,7 @@ def staged(out: Path) -> Generator[Path]:
     record and card, else nothing is left."""
     staging = out.with_name(f".{out.stem}.{os.getpid()}.staged{out.suffix if out.suffix == '.gguf' else ''}")
     out.parent.mkdir(parents=True, exist_ok=True)
+    _remove_left(out)
     sides = (record_file, card_file)
     try:
         yield staging
@@ -81,6 +83,29 @@ def staged(out: Path) -> Generator[Path]:
                 file.replace(out.with_name(out.name + file.name.removeprefix(staging.name)))
     finally:
         _remove(staging, *(file(staging) for file in sides))
+
+
+def _remove_left(out: Path) -> None:
+    """What runs for the same `out` have left that were killed. One with this process's id was: in containers
+    each run has the same."""
+    name = re.compile(rf"\.{re.escape(out.stem)}\.(\d{{1,10}})\.staged([._].*|\.)?", re.DOTALL)
+    for path in out.parent.iterdir():
+        found = name.fullmatch(path.name)
+        if found is not None and not path.is_symlink() and not _runs_beside(int(found[1])):
+            note(f"removing {path}: a run that was killed has left it")
+            _remove(path)
+
+
+def _runs_beside(process: int) -> bool:
+    if process == os.getpid():
+        return False
+    try:
+        os.kill(process, 0)
+    except PermissionError:
+        return True
+    except (ProcessLookupError, OverflowError):
+        return False
+    return True
 
 
 def _remove(*paths: Path) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import ssl
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPException, HTTPResponse
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -16,7 +18,9 @@ from headrace.distil.samples import Prompt
 from headrace.errors import TargetUnreachable, UsageError
 
 MAX_REPLY_BYTES = 4 << 20
-TIMEOUT_S = 120.0
+TIMEOUT_S, MAX_REPLY_S = 120.0, 600.0
+"""Without a byte, and of a whole reply: one that sends a byte now and then must end, too."""
+READ_BYTES = 1 << 16
 TRIES = 4
 MAX_WAIT_S = 20.0
 AT_ONCE = 8
@@ -52,7 +56,8 @@ class TeacherEndpoint:
 
     def _only_model(self) -> str:
         read: Any = self._call("/models", None)
-        listed = cast("list[Any]", read.get("data") or [])
+        data = read.get("data")
+        listed = cast("list[Any]", data) if isinstance(data, list) else []
         names: list[Any] = [one.get("id") for one in listed if isinstance(one, dict)]  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
         if len(names) != 1 or not isinstance(names[0], str):
             raise UsageError(
@@ -71,14 +76,14 @@ class TeacherEndpoint:
             request = urllib.request.Request(f"{self._address}{path}", data, headers)
             try:
                 with self._opener.open(request, timeout=TIMEOUT_S) as reply:
-                    return _object(reply.read(MAX_REPLY_BYTES + 1), self._address)
+                    return _object(_read(reply), self._address)
             except urllib.error.HTTPError as error:
-                cause = f"status {error.code}: {_quoted(error.read(2000))}"
+                cause = f"status {error.code}: {_refusal(error)}"
                 if error.code not in (408, 409, 429) and error.code < 500:
                     break
                 wait = _seconds(error.headers.get("retry-after"))
-            except (OSError, ValueError) as error:
-                cause, wait = str(error)[:200] or type(error).__name__, None
+            except (OSError, ValueError, HTTPException) as error:
+                cause, wait = str(error).strip()[:200] or type(error).__name__, None
             if attempt < TRIES - 1:
                 time.sleep(min(2.0**attempt * 0.5 if wait is None else wait, MAX_WAIT_S))
         raise TargetUnreachable(f"the teacher at {self._address} gives no answer: {cause}")
@@ -87,6 +92,24 @@ class TeacherEndpoint:
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]
         return None
+
+
+def _read(reply: HTTPResponse) -> bytes:
+    """No more than is needed to see that it is too long. TimeoutError where it takes too long."""
+    found, end_s = bytearray(), time.monotonic() + MAX_REPLY_S
+    while len(found) <= MAX_REPLY_BYTES and (part := reply.read1(READ_BYTES)):
+        found += part
+        if time.monotonic() > end_s:
+            raise TimeoutError(f"its reply takes more than {MAX_REPLY_S:.0f} s")
+    return bytes(found)
+
+
+def _refusal(error: urllib.error.HTTPError) -> str:
+    """The beginning of its text, as far as that can be read."""
+    try:
+        return _quoted(error.read1(2000))
+    except (OSError, ValueError, HTTPException):
+        return "''"
 
 
 def _object(data: bytes, address: str) -> dict[str, Any]:
@@ -117,6 +140,7 @@ def _quoted(data: bytes) -> str:
 
 def _seconds(text: str | None) -> float | None:
     try:
-        return max(float(text or ""), 0.0)
+        found = float(text or "")
     except ValueError:
         return None
+    return max(found, 0.0) if math.isfinite(found) else None

@@ -105,7 +105,7 @@ def shards(samples: Sequence[Sample], tokens: int) -> list[tuple[Sample, ...]]:
 def read_prompts(text: str, source: str) -> list[Prompt]:
     """A prompt from each line that is not empty: JSON objects have `prompt` or `messages`, and `answer` where
     it is known; other lines are prompts themselves. UsageError names the line."""
-    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     if not lines:
         raise UsageError(f"{source} has no prompts", param="prompts")
     if len(lines) > MAX_LINES:

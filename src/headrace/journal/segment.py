@@ -209,7 +209,7 @@ def _read_index(path: Path, size: int) -> Rows | None:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return None
-    with open(file, "rb") as opened:
+    with os.fdopen(file, "rb") as opened:
         status = os.fstat(file)
         if not stat.S_ISREG(status.st_mode) or status.st_size > _INDEX_BYTES + size:
             return None  # a row is no longer than its record

@@ -92,7 +92,7 @@ class ModelManager:
 
     def find(self, name: str | None) -> ModelEntry:
         """The model with that name or alias; None is the default, as is any other name where the policy has
-        `any_name`. ModelNotFound lists the served models."""
+        `any_name`, but for an adapter that is not there. ModelNotFound lists the served models."""
         if name is None:
             return self.default
         found, adapted = self._named(name), self.adapted(name)
@@ -101,7 +101,7 @@ class ModelManager:
         if adapted is not None:
             return adapted[0]
         spec = self.policy.load_on_demand(name)
-        if spec is None and self.policy.any_name:
+        if spec is None and self.policy.any_name and not self._asks_for_adapter(name):
             return self.default
         if spec is None:
             served = ", ".join(map(repr, [*self._entries, *self.elsewhere]))
@@ -109,6 +109,10 @@ class ModelManager:
                 f"the model {name[:200]!r} is not served here: this server serves {served}", param="model"
             )
         return self._entries.setdefault(spec.name, ModelEntry(spec))
+
+    def _asks_for_adapter(self, name: str) -> bool:
+        base, _, adapter = name.rpartition(":")
+        return adapter != "latest" and self._named(base) is not None  # which Ollama's clients append to names
 
     # -- use
     # ----------------------------------------------------------------------------------------------
