@@ -27,6 +27,7 @@ LOG = logging.getLogger("headrace.journal")
 AGAIN = (429, 503, 529)
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 RESUMED_AT_A_TIME = 1000
+LOOK_STARTED_S = 0.02
 LOOK_S = 3600.0  # between two looks at what is too old
 
 
@@ -36,11 +37,15 @@ class Resumption:
     def __init__(self, app: ASGIApp, service: Service, journal: ServerJournal) -> None:
         self._app, self._service, self._journal = app, service, journal
         self._tasks: set[asyncio.Task[None]] = set()
+        self._started = asyncio.Event()
+        self._waiting: asyncio.Task[None] | None = None
         self._aging: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Go on with the requests that an earlier server has left."""
         service, journal = self._service, self._journal
+        self._waiting = asyncio.create_task(self._start())
+        self._aging = asyncio.create_task(self._age())
         await service.keys.refresh()
         journal.journal.note_server(
             ServerFacts(
@@ -78,7 +83,11 @@ class Resumption:
             journal.resumed = len(found)
             LOG.warning("%d requests of an earlier server go on", len(found))
 
-        self._aging = asyncio.create_task(self._age())
+    async def _start(self) -> None:
+        """Let all begin once the model is there."""
+        while self._service.gate.starting:
+            await asyncio.sleep(LOOK_STARTED_S)
+        self._started.set()
 
     async def _age(self) -> None:
         """Forget what is too old."""
@@ -88,8 +97,9 @@ class Resumption:
 
     async def close(self) -> None:
         """Leave what runs for the next start."""
-        if self._aging is not None:
-            self._aging.cancel()
+        for task in (self._waiting, self._aging):
+            if task is not None:
+                task.cancel()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -102,11 +112,10 @@ class Resumption:
         room: asyncio.Semaphore,
     ) -> None:
         """Make a request again until it is let in."""
-        service, pause_s = self._service, FIRST_PAUSE_S
+        pause_s = FIRST_PAUSE_S
         async with room:
             while True:
-                while service.gate.starting:
-                    await asyncio.sleep(FIRST_PAUSE_S)
+                await self._started.wait()  # in the order in which they came
                 if not await self._once(journaled, opened, recording):
                     break
                 await asyncio.sleep(pause_s)
