@@ -87,6 +87,7 @@ def chat(text: str) -> dict[str, object]:
         "messages": [{"role": "user", "content": content}],
         "max_tokens": TOKENS,
         "temperature": 0,
+        "chat_template_kwargs": {"in_scope": False},  # ai() asks the model whatever is on its card
     }
 
 
