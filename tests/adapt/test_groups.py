@@ -31,6 +31,12 @@ def test_as_many_groups_as_there_are() -> None:
     assert (grouped(vectors) == found).all()
 
 
+def test_no_group_is_empty_where_most_questions_are_equal() -> None:
+    vectors = np.repeat(blobs(3, 2)[0], 40, axis=0)  # 240 vectors, 6 of them different
+    found = grouped(vectors)
+    assert sorted(set(found.tolist())) == list(range(int(found.max()) + 1))
+
+
 def test_adjusted_information_is_one_for_the_same_and_zero_by_chance() -> None:
     one, other = np.array([0, 0, 1, 1, 2, 2] * 50), np.array([0, 0, 1, 2, 2, 2] * 50)
     assert adjusted_information(one, one) == pytest.approx(1.0)

@@ -241,6 +241,16 @@ def test_every_surface_keeps_requests_on_this_machine(gateway: Callable[..., Gat
     assert not provider.exchanges
 
 
+def test_a_limit_of_money_does_not_exceed_the_context_of_a_model_here(
+    gateway: Callable[..., Gateway],
+) -> None:
+    local = FakeModel().name
+    server, _ = gateway(remote={"auto": {"targets": [local, "far"], "route": "cheapest"}})
+    body = {"model": "auto", "messages": ASK, "route": {"max_usd": 0.01}}
+    reply = server.http().post("/v1/chat/completions", json=body)
+    assert reply.status_code == 200 and reply.headers["x-headrace-target"] == local, reply.text
+
+
 def test_ten_thousand_targets(gateway: Callable[..., Gateway]) -> None:
     names = [f"work/m{index}" for index in range(10_000)]
     prices = {"work/m9999": {"input": 1, "output": 3}}

@@ -63,7 +63,10 @@ def test_lines_of_one_place_are_limited(log: logging.Logger, clock: Clock, strea
     assert lines == [*(f"a line, {index}" for index in range(LINES)), "another place"]
     assert len(clock.later) == 1 and clock.later[0][0] == WINDOW_S
     clock.pass_window()
-    assert stream.getvalue().splitlines()[-1] == "990 more such lines within 10 s were left out: a line, %d"
+    assert (
+        stream.getvalue().splitlines()[-1]
+        == "990 more such lines within 10 s were left out, the first: a line, 10"
+    )
     write(log, 1)
     assert stream.getvalue().endswith("a line, 0\n")
 
@@ -97,5 +100,5 @@ def test_the_count_comes_from_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr.splitlines() == ["WARNING x"] * LINES + [
-        f"WARNING {50 - LINES} more such lines within 0.2 s were left out: x"
+        f"WARNING {50 - LINES} more such lines within 0.2 s were left out, the first: x"
     ]

@@ -64,6 +64,7 @@ def test_a_models_own_settings_win(tmp_path: Path) -> None:
         ("models = 3", "models is a table"),
         ("[models]\na = 3", "models.a is neither a path nor a table"),
         ("[models.a]\nport = 3", "models.a: unknown 'port'"),
+        ('[models.a]\nmodel = "mini"', "'model' is a model of a provider, and needs 'provider'"),
         ("[models.a]\nmax_model_length = 3", "did you mean 'max_model_len'"),
         ("[models.a]\nmax_model_len = 0", "models.a.max_model_len is 0, which is not an integer"),
         ("[models.a]\npath = 3", "path is a text"),

@@ -141,7 +141,9 @@ class Registry:
             known = self.database.query(
                 "SELECT id, state FROM students WHERE task = ? ORDER BY created_s DESC LIMIT 3", (task,)
             )
-            shown = ", ".join(f"{name} is {state}" for name, state in known) or "it has no student yet"
+            shown = ", ".join(f"{name} is {state}" for name, state in known) or (
+                f"it has no student yet, `headrace adapt train {task}` makes one"
+            )
             raise InvalidRequest(
                 f"task {task} has no student that is {' or '.join(states)}: {shown}", param="task"
             )

@@ -177,7 +177,8 @@ def grouped(found: Floats, seed: int = 0) -> Places:
         return np.zeros(len(found), np.intp)
     stable = [stability(few, count, seed) for count in tried]
     best = max(count for count, one in zip(tried, stable, strict=True) if one >= AS_STABLE * max(stable))
-    return kmeans(found, best, seed, starts=3)[1]
+    places = kmeans(found, best, seed, starts=3)[1]
+    return np.unique(places, return_inverse=True)[1]  # none is empty, however many vectors are equal
 
 
 def _save(

@@ -74,4 +74,5 @@ def answered_by(settings: RemoteModelSettings, name: str) -> str:
     """A remote model's provider and model, or its targets."""
     if settings.provider is not None:
         return f"{settings.model or name} of {settings.provider}"
-    return "the first that answers of " + ", ".join(settings.targets)
+    order = "the first that answers" if settings.route == "ordered" else f"{settings.route} route"
+    return f"{order} of " + ", ".join(settings.targets)

@@ -76,7 +76,7 @@ def _kept(log: LogReader, numbers: Sequence[int]) -> Iterator[Kept]:
 def _one(log: LogReader, request_id: str) -> list[Kept]:
     found = list(_kept(log, log.find(tag_of(shared_id(request_id)))))
     if not found:
-        raise UsageError(f"the journal {log.folder} has no request {request_id!r} that has ended")
+        raise UsageError(f"no request {request_id!r} that has ended is in the journal {str(log.folder)!r}")
     if found[-1][1].parts is None:
         raise UsageError(f"the reply to {request_id!r} was too long to be kept: there is nothing to compare")
     return found[-1:]

@@ -80,7 +80,11 @@ def command(
     ] = None,
     max_cost: Annotated[
         float | None,
-        typer.Option(min=0, metavar="USD", help="Dollars of this machine's time that models may take."),
+        typer.Option(
+            min=0,
+            metavar="USD",
+            help="Dollars that models may cost: this machine's time, and what providers bill.",
+        ),
     ] = None,
     *,
     settings: Settings,
@@ -164,8 +168,9 @@ def _tell(answer: SqlAnswer, *, explain: bool) -> None:
     for cost in answer.costs:
         print(_cost(cost))
     if usage is not None and not explain:
+        known = ", the others were known" if usage.computed < usage.rows else ""
         note(
-            f"models computed {usage.computed:,} of {usage.rows:,} different rows, the others were known: "
+            f"models computed {usage.computed:,} of {usage.rows:,} different rows{known}: "
             f"{usage.prompt_tokens:,} prompt tokens, {usage.output_tokens:,} output tokens"
         )
     for warning in answer.warnings:

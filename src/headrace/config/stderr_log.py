@@ -71,7 +71,7 @@ class BoundedHandler(Stream):
             return
         window.dropped += 1
         if window.dropped == 1:
-            logger, level, text = record.name, record.levelno, str(record.msg)
+            logger, level, text = record.name, record.levelno, record.getMessage()
             left_s = max(0.0, window.begun_s + WINDOW_S - now_s)
             self._later(left_s, lambda: self._end(place, logger, level, text))
 
@@ -80,7 +80,7 @@ class BoundedHandler(Stream):
         self.acquire()
         try:
             dropped = self._windows.pop(place).dropped
-            text = f"{dropped:,} more such lines within {WINDOW_S:g} s were left out: {text}"
+            text = f"{dropped:,} more such lines within {WINDOW_S:g} s were left out, the first: {text}"
             super().emit(logging.LogRecord(logger, level, *place, text, None, None))
         finally:
             self.release()

@@ -317,8 +317,10 @@ def _bounded(request: GenerationRequest, wishes: RouteWishes, call: CallContext)
     """With a limit of the output, where money is limited: without one it could cost anything."""
     if wishes.max_usd is None or request.sampling.get("max_tokens") is not None:
         return request
-    call.warn("max_tokens", f"is {DEFAULT_OUTPUT:,}: route.max_usd bounds the output, and no limit was sent")
-    return replace(request, sampling={**request.sampling, "max_tokens": DEFAULT_OUTPUT})
+    call.warn(
+        "max_tokens", f"is {DEFAULT_OUTPUT:,} at most: route.max_usd bounds the output, and no limit was sent"
+    )
+    return replace(request, sampling={**request.sampling, "max_tokens": DEFAULT_OUTPUT}, fit_context=True)
 
 
 def _with_effort(request: GenerationRequest, effort: str | None) -> GenerationRequest:

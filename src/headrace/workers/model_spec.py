@@ -151,6 +151,10 @@ def _spec(where: str, name: str, entry: object, settings: Settings) -> ModelSpec
     if not all(isinstance(text, str) and text for text in texts):
         raise UsageError(f"{where}: path is a text and aliases is a list of texts")
     own: dict[str, Any] = {}
+    if "model" in given:
+        raise UsageError(
+            f"{where}: 'model' is a model of a provider, and needs 'provider'; one of this machine is 'path'"
+        )
     for key, value in given.items():
         setting = SETTINGS[known_name(key, ["path", "aliases", *OF_A_MODEL], f"{where}: unknown {key!r}")]
         own[key] = setting.parse(value, f"{where}.{key}")

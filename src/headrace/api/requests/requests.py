@@ -172,7 +172,8 @@ async def _found(http: HttpRequest, request_id: str) -> LoggedRequest:
     line = await get_service(http).requests.find(request_id, call_of(http).account)
     if line is None:
         raise NotFound(
-            f"there is no request {request_id[:80]!r}: it has not ended, was deleted or never was",
+            f"there is no request {request_id[:80]!r}: it has not ended, was deleted or never was, "
+            "or the server was started anew and had no --log-requests",
             param="request_id",
             code="request_not_found",
         )

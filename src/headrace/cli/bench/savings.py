@@ -34,10 +34,10 @@ CONFIDENCE = 0.95
 ASSUMED_USD_PER_HOUR = 1.0
 HELP = """Measure what each layer saves: the bill of recorded traffic, all on the large model, then with each.
 
-All sets of levers are simulated at the recorded arrivals, with speeds of this machine's engine. SAVES is the
-Shapley value: the parts sum to what all levers save together. ALONE is what a lever saves by itself, REMOVED
+All sets of layers are simulated at the recorded arrivals, with speeds of this machine's engine. SAVES is the
+Shapley value: the parts sum to what all layers save together. ALONE is what a layer saves by itself, REMOVED
 what is lost without it. A cost is the busy time of this machine at node_usd_per_hour; idle time is not in it.
---engine also runs the stack on real engines, lever after lever, and says how wrong the simulator was.
+--engine also runs the stack on real engines, layer after layer, and says how wrong the simulator was.
 
 The small model is the shipped mini. The large one has random weights: its speed is measured, its answers are
 taken to be right. With --api it is a model of a provider at its price.
@@ -69,12 +69,12 @@ def command(
         float, typer.Option(min=0.001, max=0.5, help="What may be wrong of cheap answers, with 95 %.")
     ] = 0.05,
     plant: Annotated[
-        float, typer.Option(min=0, max=0.5, help="Add a lever that burns this part, to check the values.")
+        float, typer.Option(min=0, max=0.5, help="Add a layer that burns this part, to check the values.")
     ] = 0.0,
     repeats: Annotated[int, typer.Option(min=1, max=20, help="Rounds of the calibration.")] = 5,
     engine_requests: Annotated[int, typer.Option(min=1, help="Of the traffic's first, with --engine.")] = 60,
     png: Annotated[Path | None, typer.Option(help="Draw the waterfall to this file.")] = None,
-    csv_file: Annotated[Path | None, typer.Option("--csv", help="Write the levers to this file.")] = None,
+    csv_file: Annotated[Path | None, typer.Option("--csv", help="Write the layers to this file.")] = None,
     json: JsonFlag = False,
     *,
     settings: Settings,

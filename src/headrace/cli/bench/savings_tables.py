@@ -17,7 +17,7 @@ BAR = 24  # characters of the whole cost
 
 
 def print_study(found: SavingsStudy, *, usd: float, assumed: bool, api: str | None) -> None:
-    """The bill, what levers share, the engine's runs, and what of it was measured."""
+    """The bill, what layers share, the engine's runs, and what of it was measured."""
     bill = found.bill
     kinds = ", ".join(f"{count} {kind}" for kind, count in found.kinds.items())
     print(f"{bill.requests:,} recorded requests ({kinds}; {found.repeated} repeated), dollars per million\n")
@@ -39,7 +39,7 @@ def print_study(found: SavingsStudy, *, usd: float, assumed: bool, api: str | No
 
 
 def _verdict(found: SavingsStudy) -> str:
-    """Whether the goal is met against either baseline, and by lossy levers within their bounds."""
+    """Whether the goal is met against either baseline, and by lossy layers within their bounds."""
     above = [
         line.name
         for line in found.bill.lines
@@ -68,7 +68,7 @@ def _print_bill(bill: LeverBill, baseline: str) -> None:
     removed = sum(line.removed_nano for line in bill.lines)
     rows.append(
         (
-            "all levers",
+            "all layers",
             f"{bill.saved:.1%}",
             f"{bill.low:.1%} to {bill.high:.1%}",
             _usd(bill, bill.total_nano),
@@ -124,11 +124,11 @@ def _quality(quality: LeverQuality | None) -> str:
 
 
 def _print_engine(runs: Sequence[StackRun]) -> None:
-    print("\non real engines, levers switched on one after the other:\n")
+    print("\non real engines, layers switched on one after the other:\n")
     base = runs[0].measured_nano
     rows = [
         (
-            f"+ {run.added}" if place else "no lever",
+            f"+ {run.added}" if place else "no layer",
             f"{run.measured_nano / base:.1%}",
             f"{run.simulated_nano / base:.1%}",
             f"{run.error:+.1%}",
@@ -145,7 +145,7 @@ def _print_engine(runs: Sequence[StackRun]) -> None:
 
 def _print_sources(found: SavingsStudy, *, usd: float, assumed: bool, api: str | None) -> None:
     before, after = found.first_token_s
-    print(f"\nfirst token at the 95th percentile: {before:.2f} s without levers, {after:.2f} s with all")
+    print(f"\nfirst token at the 95th percentile: {before:.2f} s without layers, {after:.2f} s with all")
     print(
         f"certified: the small model answers {found.answered_small:.1%} of the requests, the student "
         f"{found.answered_student:.1%}"
@@ -162,5 +162,5 @@ def _print_sources(found: SavingsStudy, *, usd: float, assumed: bool, api: str |
         else "  the large model has random weights: its speed is measured, and no drafts are tried on it"
     )
     print("  its answers are right, and formats change them as they change the small one's")
-    sets = f"{found.bill.simulated:,} sets of levers were simulated"
+    sets = f"{found.bill.simulated:,} sets of layers were simulated"
     print(f"intervals resample requests and rounds of the calibration; {sets}")

@@ -87,7 +87,8 @@ class Extract(SqlOperator):
         if "properties" in given:
             schema = dict(given)
         else:
-            schema = {"properties": {name: self._field(name, of) for name, of in given.items()}}
+            fields = {name: self._field(name, of) for name, of in given.items()}
+            schema = {"properties": fields, "additionalProperties": False}
         properties = schema["properties"]
         if not isinstance(properties, dict) or not properties:
             raise self.site.refused("the schema has no properties")
