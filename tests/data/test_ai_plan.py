@@ -164,6 +164,8 @@ def test_money_refuses_first(data: DataEngine, models: LocalModels) -> None:
     sql = "SELECT ai('Say:', body, max_tokens := 5) FROM mails"
     with pytest.raises(InvalidRequest, match="node_usd_per_hour"):
         run(data, models, sql, max_cost=1.0)
+    with pytest.raises(InvalidRequest, match="node_usd_per_hour"):  # the default of the setting
+        run(data, models, sql, max_cost=1.0, usd_per_hour=0.0)
     run(data, models, sql)  # from now on its speed is known
     with pytest.raises(SqlLimit, match="predicted to cost up to"):
         run(data, models, sql.replace("Say", "Tell"), max_cost=1e-9, usd_per_hour=1.0)

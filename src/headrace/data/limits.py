@@ -105,7 +105,7 @@ class AiBudget:
         unpriced = next((one.unpriced for one in costs if one.unpriced), None)
         if unpriced is not None:
             raise SqlLimit(f"{function}(): {unpriced}, so max_cost cannot be kept", param="max_cost")
-        if self._limits.usd_per_hour is None and not all(one.is_remote for one in costs):
+        if not self._limits.usd_per_hour and not all(one.is_remote for one in costs):
             raise SqlLimit(
                 f"{function}(): max_cost needs the price of this machine's time: set node_usd_per_hour",
                 param="max_cost",
