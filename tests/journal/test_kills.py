@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import resource
@@ -16,6 +17,8 @@ from threading import Thread
 
 import pytest
 
+from headrace.journal.frames import scan
+from headrace.journal.reader import RecordKind
 from journal.clients import Client, Undisturbed
 from journal.kill_rounds import Round
 from journal.killed_server import KilledServer, Reader, without_ids
@@ -97,6 +100,21 @@ def test_a_background_response_and_a_repeated_request_go_on(server: KilledServer
     assert events.endswith(last) and b'"sequence_number":6' in last.split(b"\n\n")[0]
     of_the_ended = server.ask("GET", f"/v1/responses/{ended['id']}?stream=true").read()
     assert b"response.incomplete" in of_the_ended or b"response.completed" in of_the_ended
+
+
+def test_an_end_that_was_not_noted_is_the_same_again(server: KilledServer) -> None:
+    """The client has seen all of it, also when it ended; the server was killed before it had noted that."""
+    body = {"model": "mini", "input": "Hi there", "stream": True, "max_output_tokens": 30}
+    reader = Reader(server, "seen", "/v1/responses", body)
+    reader.join()
+    assert b'"completed_at":1' in reader.seen
+    server.kill()
+    [path] = server.journal.glob("*.log")
+    records = scan(path.read_bytes()).columns
+    os.truncate(path, records.at[records.kind.index(RecordKind.ENDED)])
+    time.sleep(1.1)  # the next second
+    server.start()
+    assert server.ask("GET", "/v1/requests/seen/stream").read() == reader.seen
 
 
 def test_a_deleted_request_is_in_no_file(server: KilledServer) -> None:

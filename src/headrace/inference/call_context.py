@@ -215,6 +215,10 @@ class CallContext:
         if len(self.stages) < MAX_STAGES or self.explain:
             self.stages.append(stage)
 
+    def time_s(self) -> float:
+        """The time, to be told to the client: that of the first time where the call is made again."""
+        return time.time() if self.journal is None else self.journal.time_s()
+
     def when_ended(self, action: Callable[[], None]) -> None:
         """Do something when nothing is computed for this call any more."""
         running = [future for future in self.running if not future.done()]

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 import msgspec
@@ -89,6 +90,7 @@ class InProgressResponse(Struct, Generic[R], eq=False):
     account: Account
     owner: str
     inputs: Sequence[ResponseItem]
+    time_s: Callable[[], float] = time.time
     events: list[bytes] = field(default_factory=list[bytes])  # of one in the background
     task: asyncio.Task[None] | None = None  # that makes it in the background
     more: asyncio.Event = field(default_factory=asyncio.Event)

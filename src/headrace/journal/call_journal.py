@@ -73,6 +73,7 @@ class CallJournal:
         self._known: dict[tuple[bytes, int], KnownRun] = {}
         self._next_tag = 0 if known is None else known.next_tag
         self._seen = Counter[bytes]()
+        self._times_s, self._asked = [] if known is None else known.times_s, 0
         self._holders = 1
         self._ending: Callable[[], EndedReply | None] | None = None
         times = Counter[bytes]()
@@ -102,11 +103,23 @@ class CallJournal:
     def again(self) -> None:
         """The request is made once more, from the start."""
         self._seen.clear()
+        self._asked = 0
 
     def events(self, payload: bytes) -> None:
         """Record the events of a run."""
         if self._writes:
             self.journal.append(RecordKind.EVENTS, self.number, self._tag(), payload)
+
+    def time_s(self) -> float:
+        """The time, which a client is told: the same where it was told before the server was killed."""
+        place, self._asked = self._asked, self._asked + 1
+        if place == len(self._times_s):
+            self._times_s.append(time.time())
+            if self._writes:
+                payload = repr(self._times_s[place]).encode()
+                self.journal.append(RecordKind.TIMED, self.number, place, payload)
+                self.journal.write()
+        return self._times_s[place]
 
     def hold(self) -> Action:
         """The request goes on after its HTTP call has ended, until what this returns is called."""
@@ -202,6 +215,11 @@ class Journal:
         self.written_bytes += len(payload)
         self.log.append(kind, number, tag, payload)
         self._schedule()
+
+    def write(self) -> None:
+        """Write what was appended now: somebody is about to see it."""
+        if self._fsync != "off":
+            self._flush()
 
     def after(self, action: Action) -> None:
         """Call it as soon as everything that was appended before is kept as the settings say."""

@@ -32,6 +32,8 @@ class KnownRequest(Struct):
     next_tag: int
     has_gap: bool = False
     """Whether there are records after one that is lost."""
+    times_s: list[float] = field(default_factory=list[float])
+    """Moments that clients may have been told."""
 
 
 def known_requests(log: LogReader, numbers: Iterable[int]) -> Iterable[KnownRequest]:
@@ -60,7 +62,9 @@ def _known(number: int, records: Sequence[Record]) -> KnownRequest | None:
         else:
             run, batch = decode_batch(one.payload)
             runs[run][1].batches.append(batch)
-    return KnownRequest(number, opened, list(runs.values()), len(found), has_gap)
+    times_s = {one.tag: float(one.payload) for one in records if one.kind == RecordKind.TIMED}
+    told = [times_s[place] for place in range(len(times_s)) if place in times_s]
+    return KnownRequest(number, opened, list(runs.values()), len(found), has_gap, told)
 
 
 def in_order(records: Sequence[Record]) -> tuple[list[Record], bool]:

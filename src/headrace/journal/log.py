@@ -222,7 +222,7 @@ class Log(LogReader):
     def _compact(self, segment: Segment, open_numbers: Numbers, gone: Numbers) -> None:
         rows = segment.rows
         is_gone = np.isin(rows["number"], gone) & (rows["kind"] != RecordKind.FORGOTTEN)
-        progress = (RecordKind.EVENTS, RecordKind.RUN, RecordKind.RESTARTED)
+        progress = (RecordKind.EVENTS, RecordKind.RUN, RecordKind.RESTARTED, RecordKind.TIMED)
         spare = np.isin(rows["kind"], progress) & ~np.isin(rows["number"], open_numbers)
         sizes = np.diff(np.append(rows["at"].astype(np.int64), segment.end))
         if is_gone.any() or sizes[spare].sum() * WORTH >= segment.end:

@@ -33,6 +33,8 @@ class RecordKind(IntEnum):
     SERVER = 6
     RESTARTED = 7
     """The tag is that from which on events are others than those that were recorded before."""
+    TIMED = 8
+    """A moment that clients are told, in seconds."""
 
 
 Numbers = np.ndarray[Any, np.dtype[np.uint64]]

@@ -88,7 +88,7 @@ async def _opened(
     response.created_at = int(call.arrived_unix_s)
     if call.warnings:
         response.warnings = call.warnings
-    return stream, InProgressResponse(response, call.account, owner, inputs)
+    return stream, InProgressResponse(response, call.account, owner, inputs, call.time_s)
 
 
 @Endpoint("POST", "/v1/responses/input_tokens", body=CountBody, reply=ResponseInputTokens)

@@ -36,7 +36,7 @@ class EventWriter:
         self._store = store
         self._making = making
         self._written = bytearray()
-        self._answer = ResponseAnswer(making.response, self._emit, logprobs=logprobs)
+        self._answer = ResponseAnswer(making.response, self._emit, logprobs=logprobs, time_s=making.time_s)
 
     def opening(self) -> bytes:
         """The events that announce the response."""
@@ -102,7 +102,7 @@ async def made(
     stream: OpenStream, store: ResponseStore, making: InProgressResponse[ResponseObject], *, logprobs: bool
 ) -> ResponseObject:
     """Read the stream to its end, and store the response; raises what ended it early."""
-    answer = ResponseAnswer(making.response, lambda event: None, logprobs=logprobs)
+    answer = ResponseAnswer(making.response, lambda _: None, logprobs=logprobs, time_s=making.time_s)
     await _read(stream, answer, store, making)
     return making.response
 
@@ -122,7 +122,7 @@ async def in_background(
     def emit(event: ResponseEvent) -> None:
         making.emit(sse_event(event, event.type))
 
-    answer = ResponseAnswer(making.response, emit, logprobs=logprobs)
+    answer = ResponseAnswer(making.response, emit, logprobs=logprobs, time_s=making.time_s)
     answer.announce()
 
     async def run() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
 from msgspec import Struct, field
@@ -32,7 +33,6 @@ from headrace.api.openai.responses.schema import (
     Status,
 )
 from headrace.api.openai.schema import ContentLogprob
-from headrace.api.service import now_s
 from headrace.chat.tool_formats.events import (
     AnswerEvent,
     Arguments,
@@ -79,8 +79,9 @@ class ResponseAnswer:
         emit: Callable[[ResponseEvent], None],
         *,
         logprobs: bool = False,
+        time_s: Callable[[], float] = time.time,
     ) -> None:
-        self.response = response
+        self.response, self._time_s = response, time_s
         self._emit = emit
         self._shows_logprobs = logprobs
         self._reasoning_tokens = 0
@@ -141,7 +142,7 @@ class ResponseAnswer:
             is_filtered = self._reason == "content_filter"
             reason = "content_filter" if is_filtered else self._why
             response.incomplete_details = IncompleteDetails(reason)
-        response.completed_at = now_s() if response.status == "completed" else None
+        response.completed_at = int(self._time_s()) if response.status == "completed" else None
         self._event(name, response=response)
 
     def _outcome(self, error: HeadraceError | None) -> tuple[Status, str]:
