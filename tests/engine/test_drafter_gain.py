@@ -56,7 +56,7 @@ def test_the_interval_doubles_and_one_that_pays_is_short_again() -> None:
 
 
 def test_what_pays_is_asked_always() -> None:
-    assert run(DrafterGain(), 5_000, 0.05)[0] == 5_000
+    assert run(DrafterGain(), 5_000, 2 * MARGIN)[0] == 5_000
 
 
 def test_one_that_begins_to_pay_is_found_within_the_interval() -> None:
@@ -86,9 +86,9 @@ def test_time_spent_is_charged_once() -> None:
     gain.is_active(1)
     gain.spent_s = 0.5 * STEP_S
     gain.settle(0.0, 0.0, STEP_S)
-    assert gain.credit == pytest.approx(TRIAL - 0.5, abs=0.03) and gain.spent_s == 0
+    assert gain.credit == pytest.approx(TRIAL - 0.5 - MARGIN, abs=0.03) and gain.spent_s == 0
     gain.settle(0.0, 0.0, STEP_S)
-    assert gain.credit == pytest.approx(TRIAL - 0.5, abs=0.05)
+    assert gain.credit == pytest.approx(TRIAL - 0.5 - 2 * MARGIN, abs=0.05)
 
 
 def test_a_trial_that_is_granted_begins_now() -> None:
