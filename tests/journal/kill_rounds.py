@@ -50,7 +50,7 @@ CLIENTS, SEEDS = 10, 2
 FAULTS = {"server": 6, "worker": 10, "both": 8, "torn": 3, "full": 1, "clock": 2}
 """How often each comes."""
 WORKER_KILLS = 3  # of one server: a request of which four workers have died is given up on purpose
-DISK_BYTES = 24 * 2**20
+DISK_BYTES = 96 * 2**20
 BATCH_LINES = 24
 JUMPS_S = (-7200, -3600, -1, 0, 1, 3600, 7200)
 

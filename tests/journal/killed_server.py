@@ -61,9 +61,8 @@ class KilledServer:
         assert self.process is not None
         tasks = Path(f"/proc/{self.process.pid}/task")
         children = [int(pid) for task in tasks.iterdir() for pid in (task / "children").read_text().split()]
-        children = [
-            pid for pid in children if b"notes_server" not in Path(f"/proc/{pid}/cmdline").read_bytes()
-        ]
+        lines = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children}
+        children = [pid for pid, line in lines.items() if b"headrace.workers" in line]  # no tool's program
         for pid in children:
             os.kill(pid, signal.SIGKILL)
         return len(children)
