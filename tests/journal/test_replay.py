@@ -23,7 +23,7 @@ def test_a_reply_is_computed_again(tmp_path: Path) -> None:
     server = KilledServer(tmp_path)
     server.start()
     try:
-        chat = {"model": "mini", "messages": STORY, "max_tokens": 40, "temperature": 0.9}
+        chat = {"model": "mini", "messages": STORY, "max_tokens": 200, "ignore_eos": True}
         for request_id, more in (("whole", {}), ("stream", {"stream": True, "n": 2})):
             server.ask("POST", CHAT, {**chat, **more}, {"x-request-id": request_id}).read()
         message = {"model": "mini", "messages": STORY, "max_tokens": 20, "stream": True}
