@@ -8,7 +8,7 @@ WORKERS ?= 2
 NATIVE := CMakeLists.txt pyproject.toml $(shell find native -name '*.cpp' -o -name '*.hpp' -o -name '*.inl')
 
 .PHONY: run test test-coverage test-rest lint docs nightly soak attacks wheel bench bench-peers suites models setup oracles test-native \
-  test-frameworks clean
+  frameworks test-frameworks clean
 
 # What the models inside the package can do: a command, a statement, a story.
 TASK := extract a gzipped tar archive
@@ -30,7 +30,7 @@ test-coverage: $(VENV)/.test
 	  --cov=headrace.kv --cov=headrace.engine.scheduler.scheduler --cov=headrace.engine.fair_queue --cov-branch --cov-fail-under=100
 
 test-rest: $(VENV)/.test
-	$(PYTEST) -n $(WORKERS) --dist loadgroup -m 'not soak and not alone' $(addprefix --ignore=,$(COVERED))
+	$(PYTEST) -n $(WORKERS) --dist loadgroup -m 'not soak and not alone' --durations 25 $(addprefix --ignore=,$(COVERED))
 	$(PYTEST) -m 'alone and not soak'
 	set -e; for isa in $(OTHER_ISAS); do \
 	  echo "== with HEADRACE_ISA=$$isa"; HEADRACE_ISA=$$isa $(PYTEST) -n $(WORKERS) -m isas $(ISA_TESTS); done
@@ -82,9 +82,10 @@ wheel: $(VENV)/.installed
 	scripts/test_wheel.sh $(PYTHON)
 
 # In a folder of their own: litellm wants an older openai than the tests of the API do.
-test-frameworks: $(VENV)/.test
-	$(PIP) --no-compile --upgrade --target $(VENV)/frameworks --group frameworks
-	PYTHONPATH=$(VENV)/frameworks $(BIN)/python -m pytest tests/frameworks -W default
+frameworks: $(VENV)/.frameworks
+
+test-frameworks: $(VENV)/.frameworks
+	PYTHONPATH=$(VENV)/frameworks $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup tests/frameworks -W default
 
 bench: $(VENV)/.installed
 	$(BIN)/python bench/engine_step.py
@@ -162,6 +163,10 @@ $(VENV)/.lint: $(VENV)/.installed
 
 $(VENV)/.docs: $(VENV)/.installed
 	$(PIP) --group docs
+	@touch $@
+
+$(VENV)/.frameworks: $(VENV)/.test
+	$(PIP) --no-compile --upgrade --target $(VENV)/frameworks --group frameworks
 	@touch $@
 
 clean:
