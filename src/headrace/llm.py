@@ -170,7 +170,8 @@ class LLM(_Model, BlockingTasks):
     dict, JSON text or a pydantic class), `json_object=True`, `regex`, `choice` (texts), `grammar` (Lark or
     GBNF), `sql` (lists of columns by table: one SELECT statement over these), or a `constraint`. Objects of
     schemas that list properties have no others, unless the schema says so or `disable_additional_properties`
-    is False. An unknown keyword raises InvalidRequest.
+    is False. With `finish_within_max_tokens` such an output ends within its tokens instead of being cut off.
+    An unknown keyword raises InvalidRequest.
 
     With `n` choices, `vote` returns the majority answer ("last_number", "boxed", "text", a mapping such as
     {"extract": "regex", "pattern": "#### (.*)"}, or a function from a text to its answer or None) and stops

@@ -190,3 +190,25 @@ def test_openapi_shows_the_formats(server: Running) -> None:
     assert {"json", "regex", "choice", "grammar", "sql", "json_object", "structural_tag"} == set(
         properties["structured_outputs"]["anyOf"][0]["properties"]
     )
+
+
+class Story(BaseModel):
+    """Of any length."""
+
+    title: str
+    chapters: list[str]
+
+
+def test_an_answer_ends_within_max_tokens(server: Running) -> None:
+    client, fields = server.openai(), {"model": server.model.name, "messages": MESSAGES, "max_tokens": 60}
+    for seed in range(4):
+        reply = client.chat.completions.parse(
+            **fields, seed=seed, response_format=Story, extra_body={"finish_within_max_tokens": True}
+        )
+        [choice] = reply.choices
+        assert choice.finish_reason == "stop" and isinstance(choice.message.parsed, Story)
+        assert choice.stop_reason == "finish_within_max_tokens"
+    with pytest.raises(
+        openai.BadRequestError, match="finish_within_max_tokens needs an output with a grammar"
+    ):
+        client.chat.completions.create(**fields, extra_body={"finish_within_max_tokens": True})

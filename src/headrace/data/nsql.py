@@ -86,6 +86,7 @@ async def answer_question(
         question.request,
         messages=(Message("user", prompt_of(question.text, tables)),),
         constraint=sql_constraint(tables, param="datasets"),
+        finish_within_max_tokens=True,
     )
     writer = _Writer(statements, handler, call)
     written = await writer.several(request, question.candidates)

@@ -68,7 +68,9 @@ class RequestBuilder:
     def _add_choices(self, state: RequestState, grammar: SharedGrammar | None) -> None:
         request, params = state.request, state.request.params
         stops = StopMatcher(params.stop, params.include_stop_str_in_output)
-        matchers = self._constraints.matchers(request, grammar)
+        left = self._longest - len(request.prompt)
+        most = min(params.max_tokens or left, left)
+        matchers = self._constraints.matchers(request, grammar, most)
         fixed_mask = self._constraints.fixed(request)
         banned = self._text_limits.banned(params, self._constraints.visible_token_ids(request))
         for index, (matcher, row) in enumerate(zip(matchers, self._rows(state), strict=True)):

@@ -34,6 +34,8 @@ from headrace.sampling.sampler import SamplerState
 from headrace.tokenization.detokenizer import Detokenizer
 from headrace.tokenization.stop_strings import StopMatcher
 
+FINISHED = "finish_within_max_tokens"
+"""Why a choice ended that took a short way to its end."""
 QUICK_S = 0.002  # for one mask; most take a fraction
 
 
@@ -118,6 +120,8 @@ class ChoiceState(Struct, eq=False):
         self.done = True
         if reason == "length" and stop is None:
             stop = self.limited_by
+        if reason == "stop" and self.matcher is not None and self.matcher.finishing:
+            stop = FINISHED
         return ChoiceFinished(self.sequence.choice, reason, stop)
 
     def cut(self, reason: FinishReason, cause: str) -> list[EngineEvent]:

@@ -47,6 +47,8 @@ def validate_request(
     _check_ids("allowed_token_ids", request.params.allowed_token_ids or (), vocabulary)
     if request.params.use_beam_search:
         _check_beams(request, recurrent)
+    if request.constraint is not None and request.constraint.finishes:
+        _check_finishing(request)
     if request.scaling is not None:
         _check_total(request)
     if request.thinking is not None and request.thinking.min_tokens:
@@ -110,6 +112,24 @@ def _check_beams(request: EngineRequest, recurrent: bool) -> None:
             "this model keeps a state of the whole text, which beams cannot share: leave use_beam_search out",
             param="use_beam_search",
         )
+
+
+def _check_finishing(request: EngineRequest) -> None:
+    """Refuse what could forbid the tokens of a way to the end."""
+    params = request.params
+    given = {
+        "ignore_eos": params.ignore_eos,
+        "min_tokens": params.min_tokens,
+        "allowed_token_ids": params.allowed_token_ids is not None,
+        "bad_words": params.bad_words,
+        "banned_strings": params.banned_strings,
+        "max_total_tokens": request.scaling is not None and request.scaling.max_total_tokens,
+    }
+    for name, is_given in given.items():
+        if is_given:
+            raise InvalidRequest(
+                f"finish_within_max_tokens cannot be combined with {name}: leave one of them out", param=name
+            )
 
 
 def _check_total(request: EngineRequest) -> None:

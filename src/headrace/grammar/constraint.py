@@ -36,7 +36,8 @@ class Constraint(Struct, frozen=True, eq=False):
 
     `after` is a text (such as `</think>`) before whose end nothing is constrained, except that the output
     cannot end; up to 8 characters of white space may follow it. `param` is what errors name, and makes no
-    difference between two. `disable_additional_properties`: see `json_schema.compile_schema`.
+    difference between two. `disable_additional_properties`: see `json_schema.compile_schema`. With
+    `finishes`, an output that comes near its most tokens takes a short way to its end (`grammar.finishing`).
     """
 
     kind: Kind
@@ -44,6 +45,7 @@ class Constraint(Struct, frozen=True, eq=False):
     after: str | None = None
     param: str | None = None
     disable_additional_properties: bool = False
+    finishes: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -61,6 +63,7 @@ class Constraint(Struct, frozen=True, eq=False):
 
     @property
     def _described(self) -> tuple[Kind, str, str | None, bool]:
+        """What is compiled."""
         return self.kind, self.text, self.after, self.disable_additional_properties
 
     @property

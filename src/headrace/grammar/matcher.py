@@ -16,6 +16,7 @@ from headrace.grammar.compile import first_lines, is_parser_error, new_state
 from headrace.grammar.compile_server import Compiled
 from headrace.grammar.compiler import GrammarCompiler
 from headrace.grammar.constraint import Constraint
+from headrace.grammar.finishing import Finishing
 from headrace.grammar.token_table import GrammarTokens, Mask, TokenTable, mask_of
 
 if TYPE_CHECKING:
@@ -103,7 +104,10 @@ class Matcher:
     long to compile have no second try: all other outputs would wait for it.
     """
 
-    def __init__(self, grammars: Grammars, constraint: Constraint, shared: SharedGrammar) -> None:
+    def __init__(
+        self, grammars: Grammars, constraint: Constraint, shared: SharedGrammar, *, budget: int | None = None
+    ) -> None:
+        """With a `budget` the output ends within so many tokens, if it can."""
         self._grammars, self._constraint = grammars, constraint
         self._tokens = grammars.tokens
         self._marker = None if constraint.after is None else constraint.after.encode()
@@ -113,6 +117,13 @@ class Matcher:
         self._compiled, self._state = shared.compiled, shared.state.deep_copy()
         self._accepted: list[int] = []  # by the grammar
         self._forced: deque[int] = deque()
+        self._finishing = None if budget is None else Finishing(self._tokens, budget)
+        self._taken = 0  # tokens, with those before the grammar
+
+    @property
+    def finishing(self) -> bool:
+        """Whether the output was sent to its end, because its tokens were running out."""
+        return self._finishing is not None and self._finishing.began
 
     @property
     def finished(self) -> bool:
@@ -135,6 +146,7 @@ class Matcher:
 
     def accept(self, token: int) -> None:
         """Take note of a token that was generated; GrammarError where it does not fit or a limit is met."""
+        self._taken += 1
         if self._marker is not None:
             self._wait(token, self._marker)
             return
@@ -144,10 +156,17 @@ class Matcher:
         if not self._forced and not self._state.is_stopped():
             self._force()
 
-    def mask(self) -> Mask:
-        """The tokens that may come next; GrammarError where a limit is met."""
+    def mask(self) -> Mask | None:
+        """The tokens that may come next, None where that takes longer than a step should: ask again.
+        GrammarError where a limit is met."""
         if self._marker is not None:
             return self._tokens.unended
+        if not self._forced and self._finishing is not None:
+            way = self._finishing.way(self._state, self._taken)
+            if way is False:
+                return None
+            if way is not True:
+                self._forced.extend(way)
         if self._forced:
             return mask_of([self._forced[0]], self._tokens.vocabulary)
         words = self._state.compute_bitmask()

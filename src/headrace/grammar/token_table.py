@@ -10,6 +10,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from headrace.errors import HeadraceError
+from headrace.grammar.end_costs import end_costs
 
 Mask = NDArray[np.uint32]
 """[V / 32 rounded up]: bit `id % 32` of word `id // 32` is set for each token that may be drawn."""
@@ -64,6 +65,11 @@ class GrammarTokens:
             if start is not None and b"".join(self.tokens[token] for token in ids[start:]) == text.encode():
                 return ids[start:]
         return self.trie.greedy_tokenize(text)
+
+    @cached_property
+    def end_costs(self) -> NDArray[np.float32]:
+        """See `end_costs`."""
+        return end_costs(self.tokens)
 
     @cached_property
     def unended(self) -> Mask:

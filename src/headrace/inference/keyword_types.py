@@ -110,6 +110,7 @@ class GenerateKeywords(SamplingKeywords, total=False):
     service_tier: ServiceTier | None
     slo: Mapping[str, float] | None
     disable_additional_properties: bool | None
+    finish_within_max_tokens: bool | None
     guard: str | Sequence[str] | Mapping[str, Any] | None
     explain: bool
     adapter: str | None

@@ -33,7 +33,25 @@ class OutputConstraint(Struct, frozen=True):
 
 
 def own_constraint(request: GenerationRequest, call: CallContext) -> Constraint | None:
-    """The constraint that a request has itself; warnings of its schema go to `call`. Raises GrammarError."""
+    """The constraint that a request has itself; warnings of its schema go to `call`. Raises GrammarError, and
+    InvalidRequest where there is none that `finish_within_max_tokens` could finish."""
+    return _finishing(request, OutputConstraint(_written(request, call))).constraint
+
+
+def _finishing(request: GenerationRequest, matched: OutputConstraint) -> OutputConstraint:
+    if not request.finish_within_max_tokens:
+        return matched
+    if matched.constraint is None:
+        raise InvalidRequest(
+            "finish_within_max_tokens needs an output with a grammar: give response_format or another such "
+            "field too, or leave it out",
+            param="finish_within_max_tokens",
+        )
+    both = (matched.constraint, matched.otherwise)
+    return OutputConstraint(*(None if one is None else replace(one, finishes=True) for one in both))
+
+
+def _written(request: GenerationRequest, call: CallContext) -> Constraint | None:
     wanted = request.constraint
     if wanted is None or wanted.kind not in ("json_schema", "structural_tag"):
         return wanted
@@ -56,9 +74,16 @@ def chat_constraint(
 ) -> OutputConstraint:
     """What the answer in a conversation must match; warnings go to `call`.
 
-    Raises InvalidRequest if a schema cannot be enforced, or if both tools and the request need a grammar.
+    Raises InvalidRequest if a schema cannot be enforced, if both tools and the request need a grammar, or
+    where there is none that `finish_within_max_tokens` could finish.
     """
-    wanted, use = own_constraint(request, call), prompt.use
+    return _finishing(request, _chat_constraint(request, prompt, params, model, call))
+
+
+def _chat_constraint(
+    request: ChatRequest, prompt: ChatPrompt, params: SamplingParams, model: LoadedModel, call: CallContext
+) -> OutputConstraint:
+    wanted, use = _written(request, call), prompt.use
     asked = use is not None and (use.mode == "required" or any(tool.strict for tool in use.callable))
     if use is not None and not asked:
         cause = _free_because(prompt, wanted, params, model)

@@ -110,8 +110,9 @@ class GenerationRequest(InferenceRequest, frozen=True, kw_only=True):
     `constraint` is what every choice must match. `context_limit` is a context smaller than the model's, in
     tokens. With `fit_context`, `max_tokens` is a bound and not a reservation: an answer may end earlier
     because the context is full. With `disable_additional_properties`, objects of schemas that list properties
-    have no others, unless the schema says so. With `show_prompt` the text of each prompt as the model reads
-    it, special tokens too, is announced. `guards` are named besides
+    have no others, unless the schema says so. With `finish_within_max_tokens` an output with a grammar takes
+    a short way to its end when few of its tokens are left. With `show_prompt` the text of each prompt as the
+    model reads it, special tokens too, is announced. `guards` are named besides
     those that read every request. `cache` is what a response cache may do: "off" neither keeps the answer nor
     gives a kept one; with "near" that of a similar question will do, too. Prompts that are too long are
     refused unless `truncate` says how they are cut.
@@ -123,6 +124,7 @@ class GenerationRequest(InferenceRequest, frozen=True, kw_only=True):
     context_limit: int | None = None
     fit_context: bool = False
     disable_additional_properties: bool = True
+    finish_within_max_tokens: bool = False
     show_prompt: bool = False
     guards: tuple[str, ...] = ()
     cache: CacheUse = "auto"

@@ -174,6 +174,9 @@ def _general(adapting: _Adapting, request: GenerationRequest) -> GenerationReque
     if request.truncate is not None:
         adapting.refuse(request.truncate.param, "does not cut prompts")
         request = replace(request, truncate=None)
+    if request.finish_within_max_tokens:
+        adapting.call.warn("finish_within_max_tokens", "has no effect: a remote model may be cut off")
+        request = replace(request, finish_within_max_tokens=False)
     if request.show_prompt:
         adapting.call.warn("verbose", "has no effect: the prompt of a remote model is its provider's")
     if request.priority:

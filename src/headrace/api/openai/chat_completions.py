@@ -191,6 +191,7 @@ class ChatBody(ScalingBody, kw_only=True):
             sampling=self.sampling(**self._sampling_of_chat(), **self.computed),
             constraint=self.constraint(),
             disable_additional_properties=self.disable_additional_properties is not False,
+            finish_within_max_tokens=bool(self.finish_within_max_tokens),
             scaling=self.scaling(),
             truncate=self.truncation,
             show_prompt=bool(self.verbose),

@@ -62,6 +62,7 @@ class CompletionBody(ScalingBody, kw_only=True):
             sampling=self.sampling(**{"max_tokens": max_tokens} | self._logprobs() | self.computed),
             constraint=self.constraint(),
             disable_additional_properties=self.disable_additional_properties is not False,
+            finish_within_max_tokens=bool(self.finish_within_max_tokens),
             scaling=self.scaling(),
             truncate=self.truncation,
         )

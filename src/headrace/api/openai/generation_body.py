@@ -82,6 +82,11 @@ CLOSED_OBJECTS = (
     "Objects of schemas that list properties have no others, unless the schema itself has "
     "additionalProperties or unevaluatedProperties. The default is true; false gives JSON Schema's meaning."
 )
+FINISHED = (
+    "When few tokens are left, an output that follows a grammar (a schema, tools, SQL) takes a short way to "
+    "its end, so that it is whole within max_tokens: finish_reason is then stop, and stop_reason "
+    "finish_within_max_tokens. The default is false: what does not end in time is cut off."
+)
 TOOL_NAME = {"type": "string", "pattern": "^[a-zA-Z0-9_-]{1,64}$"}
 _FUNCTION = {"type": "object", "properties": {"name": TOOL_NAME}, "required": ["name"]}
 TOOLS = {
@@ -184,6 +189,7 @@ class GenerationBody(SamplingBody):
     guided_grammar: str | None = None
     guided_sql: Annotated[Any, loose(SQL)] = None
     disable_additional_properties: Annotated[bool, Meta(description=CLOSED_OBJECTS)] | None = None
+    finish_within_max_tokens: Annotated[bool, Meta(description=FINISHED)] | None = None
     slo: SloBody | None = None
     route: RouteBody | None = None
     guard: GuardNames = None

@@ -58,12 +58,15 @@ class Constraints:
             )
         return self._grammars.compile(constraint)
 
-    def matchers(self, request: EngineRequest, grammar: SharedGrammar | None) -> list[Matcher | None]:
-        """One for each choice, or None for each."""
+    def matchers(
+        self, request: EngineRequest, grammar: SharedGrammar | None, longest: int
+    ) -> list[Matcher | None]:
+        """One for each choice, or None for each. A choice has `longest` tokens at most."""
         constraint, n = request.constraint, request.params.n
         if constraint is None or grammar is None:
             return [None] * n
-        return [Matcher(self._grammars, constraint, grammar) for _ in range(n)]
+        budget = longest if constraint.finishes else None
+        return [Matcher(self._grammars, constraint, grammar, budget=budget) for _ in range(n)]
 
     def thinking(self, request: EngineRequest) -> ReasoningState | None:
         """What bounds the reasoning of one choice."""
@@ -135,7 +138,7 @@ class Constraints:
         self.mask_s += now_s - start_s
         return masks
 
-    def _mask(self, choice: ChoiceState) -> Mask | HeadraceError | None:
+    def _mask(self, choice: ChoiceState) -> Mask | HeadraceError | Later | None:
         ends = None if choice.thinking is None else choice.thinking.forced
         if ends is not None:  # whatever else limits the choice: it limits the answer, not its marks
             return mask_of([ends], self._vocabulary)
@@ -148,6 +151,8 @@ class Constraints:
                 matching = choice.matcher.mask()
             except HeadraceError as error:
                 return error
+            if matching is None:
+                return LATER
             mask = matching if mask is None else mask & matching
         return mask
 

@@ -277,6 +277,7 @@ class ResponseBody(GenerationBody, kw_only=True):
             sampling=self.sampling(**more),
             constraint=self.constraint(),
             disable_additional_properties=self.disable_additional_properties is not False,
+            finish_within_max_tokens=bool(self.finish_within_max_tokens),
         )
 
     def response(self, response_id: str, prepared: Prepared, tier: str) -> ResponseObject:
