@@ -20,8 +20,10 @@ from msgspec import UNSET
 
 from headrace.inference.completion import Completion
 from headrace.llm import LLM
+from headrace.telemetry.advice import SMALLER
 
 PROMPT = "list the files of each folder by size and then by name, newest first; "
+LEVERS = ("prefix_cache", "fewer_choices", "smaller_weights", "speculation_on", "bigger_batch")
 REPEATING = "echo one two three four five six seven eight nine " * 12
 
 
@@ -30,6 +32,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("model", nargs="?", default="mini")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--tokens", type=int, default=96, help="of each answer")
+    parser.add_argument("--levers", default=",".join(LEVERS))
     return parser.parse_args()
 
 
@@ -73,19 +76,26 @@ def figures(options: argparse.Namespace) -> Iterator[tuple[str, float, float, fl
         for number in range(count):
             yield llm.generate(f"{number} {number} " + PROMPT * 12, **{**given, **short})
 
+    levers = options.levers.split(",")
     with LLM(options.model, speculative="off") as plain:
         at_once(plain, 8, given)  # what steps of several rows take is learned
-        yield compare("prefix_cache", cold(plain), cold_again(cold, plain))
-        several: dict[str, Any] = {**given, "n": 8, "temperature": 1.0}
-        many = (plain.generate(PROMPT, **several) for _ in range(count))
-        yield compare("fewer_choices", many, asked(plain, temperature=1.0))
-        with LLM(options.model, speculative="off", quantization="int4") as small:
-            list(asked(small))
-            yield compare("smaller_weights", asked(plain), asked(small))
-        with LLM(options.model) as drafting:
-            list(asked(drafting, REPEATING))
-            yield compare("speculation_on", asked(plain, REPEATING), asked(drafting, REPEATING))
-        yield batched(plain, count, given)
+        if "prefix_cache" in levers:
+            yield compare("prefix_cache", cold(plain), cold_again(cold, plain))
+        if "fewer_choices" in levers:
+            several: dict[str, Any] = {**given, "n": 8, "temperature": 1.0}
+            many = (plain.generate(PROMPT, **several) for _ in range(count))
+            yield compare("fewer_choices", many, asked(plain, temperature=1.0))
+        if "smaller_weights" in levers:
+            smaller: Any = SMALLER[plain.model.plan.weight_format]  # what is advised
+            with LLM(options.model, speculative="off", quantization=smaller) as small:
+                list(asked(small))
+                yield compare("smaller_weights", asked(plain), asked(small))
+        if "speculation_on" in levers:
+            with LLM(options.model) as drafting:
+                list(asked(drafting, REPEATING))
+                yield compare("speculation_on", asked(plain, REPEATING), asked(drafting, REPEATING))
+        if "bigger_batch" in levers:
+            yield batched(plain, count, given)
 
 
 def cold_again(cold: Any, llm: LLM) -> Iterator[Completion]:

@@ -24,6 +24,7 @@ from headrace.llm import AsyncLLM
 from headrace.telemetry.explain_node import ExplainNode
 
 MIN_S = 1e-3
+KINDS = ("cold", "cached", "grammar", "repeating")
 WORDS = (
     "list",
     "find",
@@ -45,7 +46,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("model", nargs="?", default="mini")
     parser.add_argument("--lengths", default="8,64,256,700", help="tokens of prompts")
     parser.add_argument("--at-once", default="1,4,16")
+    parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--requests", type=int, default=32, help="of each kind and concurrency")
+    parser.add_argument("--warm", type=int, default=16, help="requests before, alone and 8 at once")
     parser.add_argument("--max-tokens", type=int, default=48)
     parser.add_argument("--max-model-len", type=int, default=None)
     parser.add_argument("--threads", type=int, default=None)
@@ -106,13 +109,14 @@ async def run(options: argparse.Namespace) -> None:
     async with AsyncLLM(options.model, **{k: v for k, v in given.items() if v is not None}) as llm:
         warm = random.Random(1)
         for at_once in (1, 8):
-            await measured(llm, list(requests(llm, "cold", lengths, 16, warm)), at_once, options.max_tokens)
+            asked = list(requests(llm, "cold", lengths, options.warm, warm))
+            await measured(llm, asked, at_once, options.max_tokens)
         random_, ratios, sums = (
             random.Random(2),
             defaultdict[tuple[str, str], list[float]](list),
             list[float](),
         )
-        for kind in ("cold", "cached", "grammar", "repeating"):
+        for kind in options.kinds.split(","):
             for at_once in map(int, options.at_once.split(",")):
                 asked = list(requests(llm, kind, lengths, options.requests, random_))
                 for tree in await measured(llm, asked, at_once, options.max_tokens):

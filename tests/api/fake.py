@@ -275,6 +275,7 @@ class FakeModel:
             step_tokens=512,
             step_rows=32,
             weight_bytes_per_token=1000,
+            reads_memory=True,
             smaller_bytes_per_token=0,
             operations_per_token=2000.0,
             weight_format="bf16",

@@ -16,6 +16,7 @@ from headrace.engine.request import Timing, Usage
 from headrace.engine.step_share import LookupReplay, StepShare, TokenCosts
 from headrace.inference.completion import Completion
 from headrace.llm import LLM
+from headrace.loading import memory_plan
 from headrace.telemetry.advice import advice
 from headrace.telemetry.explain_node import EngineTrace, ExplainNode
 
@@ -78,18 +79,28 @@ REPEATING: dict[str, Any] = {
 REPEATING |= {"ignore_eos": True, "temperature": 0.0, "explain": True}
 
 
-def test_smaller_weights(llm: LLM) -> None:
+def test_smaller_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With caches that are too small for `mini`."""
+
     def asked(llm: LLM) -> dict[str, dict[str, Any]]:
         return said(llm.generate("list files", max_tokens=20, ignore_eos=True, explain=True))
 
-    tries = (asked(llm).get("smaller_weights") for _ in range(20))
-    told = next(one for one in tries if one is not None)  # other work may take most of a request's time
-    assert "in int4 instead of int8" in told["text"] and told["saved_s"] > 0
-    with LLM("mini", speculative="off", quantization="int4") as small:
+    monkeypatch.setattr(memory_plan, "cache_bytes", lambda: 1 << 20)
+    with LLM("mini", speculative="off") as llm, LLM("mini", speculative="off", quantization="int4") as small:
+        tries = (asked(llm).get("smaller_weights") for _ in range(20))
+        told = next(one for one in tries if one is not None)  # other work may take most of a request's time
+        assert "in int4 instead of int8" in told["text"] and told["saved_s"] > 0
         saved = llm.model.plan.weight_bytes_per_token - small.model.plan.weight_bytes_per_token
         again = asked(small)
     assert abs(told["saved_bytes"] / saved - 1) < 0.15
     assert "smaller_weights" not in again, "there is nothing smaller"
+
+
+def test_weights_that_stay_in_the_caches_need_not_be_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_plan, "cache_bytes", lambda: 64 << 20)
+    with LLM("mini", speculative="off") as llm:
+        answers = [llm.generate("list", max_tokens=40, ignore_eos=True, explain=True) for _ in range(3)]
+    assert all("smaller_weights" not in said(one) for one in answers)
 
 
 def test_speculation_on(llm: LLM) -> None:

@@ -13,7 +13,15 @@ import pytest
 
 pytest.importorskip("opentelemetry.sdk", reason="the extra otel is not installed")
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="the extra otel is not installed")
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import SpanProcessor
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import SpanContext, SpanKind, TraceFlags, TraceState
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "api"))
 from fake import FakeModel
@@ -22,6 +30,10 @@ from otlp_receiver import Receiver, attributes, http_receiver, wait_until
 
 from headrace.loading.loader import load_model
 from headrace.loading.options import EngineOptions
+from headrace.telemetry.otel import recorder
+from headrace.telemetry.otel.encoded import SpanEncoder
+from headrace.telemetry.otel.span_facts import CallSpans, SpanFacts
+from headrace.telemetry.otel.spans import ReadableSink
 
 CHAT = "/v1/chat/completions"
 SECRET = "a word that nobody may read"
@@ -152,6 +164,64 @@ def test_what_is_not_sampled_is_not_sent(quick: Callable[..., None]) -> None:
             assert server.http().post(CHAT, json={"n": 0}).status_code == 400
     [span] = received.spans  # of the one that began here
     assert span.trace_id.hex() != TRACE and span.status.message == "missing_required_parameter"
+
+
+def call_spans(remote: bool, error: str | None) -> CallSpans:
+    """A call with all that a span can have, and a part of it."""
+    state = TraceState.from_header(["vendor=1,other=2"]) if remote else None
+    parent = SpanContext(2**127 + 5, 7, is_remote=True, trace_state=state) if remote else None
+    own = SpanContext(2**127 + 5, 2**63 + 1, False, TraceFlags(1), state)
+    values = {"text": "ünï\U0001f600 " * 40, "none": "", "zero": 0, "one": 1, "minus": -5, "large": 2**40}
+    values |= {
+        "yes": True,
+        "no": False,
+        "float": 0.5,
+        "null": 0.0,
+        "whole": 1.0,
+        "list": ("a", "", "b" * 300),
+    }
+    id_, start = f"{own.span_id:016x}", 1_700_000_000 * 10**9
+    root = SpanFacts(
+        "chat mini", id_, f"{7:016x}" if remote else "", SpanKind.SERVER, values, 0, start, start + 300, error
+    )
+    kinds = zip((SpanKind.CLIENT, SpanKind.INTERNAL), ("timeout", None), strict=True)
+    parts = [
+        SpanFacts(f"part {kind}", f"{at + 9:016x}", id_, kind, {}, 0, start, start + at, failed)
+        for at, (kind, failed) in enumerate(kinds)
+    ]
+    return CallSpans(own, parent, id_, [*parts, root])
+
+
+@pytest.mark.parametrize("remote", [False, True])
+@pytest.mark.parametrize("error", [None, "", "timeout"])
+def test_spans_are_encoded_as_the_sdk_encodes_them(remote: bool, error: str | None) -> None:
+    made: list[Any] = []
+
+    class Processor(SpanProcessor):
+        def on_end(self, span: Any) -> None:
+            made.append(span)
+
+    about = Resource({"service.name": "headrace", "a": 1}, "http://schema"), InstrumentationScope("headrace")
+    encoder = SpanEncoder(Processor(), *about)
+    calls = [call_spans(remote, error)] * 2
+    for call in calls:
+        encoder.put(call)
+    own = ExportTraceServiceRequest.FromString(encoder.request(made))
+    made.clear()
+    for call in calls:
+        ReadableSink(Processor(), *about).put(call)
+    assert own == encode_spans(made) and len(own.resource_spans[0].scope_spans[0].spans) == 6
+
+
+def test_an_exporter_that_takes_no_bytes_gets_spans(
+    model: Any, quick: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "sender", lambda exporter: None)
+    with http_receiver() as (url, received):
+        quick(OTEL_EXPORTER_OTLP_ENDPOINT=url, OTEL_METRICS_EXPORTER="none")
+        with running_server(model) as server:
+            assert server.http().post(CHAT, json=BODY, headers=HEADERS).status_code == 200
+        check_trace(received)
 
 
 def test_limits_of_the_sdk_are_kept(quick: Callable[..., None]) -> None:

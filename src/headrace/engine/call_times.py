@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 
-from headrace.engine.step_plan import Kind, StepPlan
+from headrace.engine.step_plan import GRAMMAR, Kind, StepPlan
 from headrace.engine.step_times import StepWork
+from headrace.executors.executor import MultiStepResult
 
 WINDOW = 15  # calls of a kind that are remembered
 MAX_KINDS = 256  # there are fewer: a bound all the same
@@ -45,6 +46,16 @@ def kind_of(plan: StepPlan) -> Kind:
     is_drafted = bool(plan.drafts.texts) or any(chunk.drafted for chunk in plan.chunks)
     has_grammar = bool(plan.slots) and plan.slots[0].choice.matcher is not None
     return kind_of_work(plan.work, is_long=plan.max_steps > 0, is_drafted=is_drafted, has_grammar=has_grammar)
+
+
+def drafted_work(plan: StepPlan, ran: MultiStepResult) -> tuple[StepWork, Kind]:
+    """What a step of a planned call computed in the mean, some of whose steps may have checked drafts."""
+    work, checked = plan.work, sum(tokens for tokens, _ in ran.draft_steps)
+    tokens = (work.rows * (ran.steps - len(ran.draft_steps)) + checked) / ran.steps
+    found = StepWork(work.prefill, tokens, work.pairs * tokens / max(work.rows, 1))
+    return found, kind_of_work(
+        found, is_long=True, is_drafted=bool(ran.draft_steps), has_grammar=plan.kind[GRAMMAR]
+    )
 
 
 def kind_of_work(

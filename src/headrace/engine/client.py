@@ -154,6 +154,7 @@ class MemoryPlan(Struct, frozen=True, kw_only=True):
     operations_per_token: float = 0.0
     weight_format: str = ""
     smaller_bytes_per_token: int = 0  # of weight_bytes_per_token in int4, where weights are int8; 0 elsewhere
+    reads_memory: bool = True  # whether the weights are too many for the processor's caches
 
     @property
     def own_bytes(self) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 from headrace.engine.active_requests import ActiveRequests
 from headrace.engine.adapters import AdapterInfo, AdapterReader, AdapterSlots
 from headrace.engine.admission import Admission
-from headrace.engine.call_times import CallTimes, kind_of
+from headrace.engine.call_times import CallTimes, drafted_work, kind_of
 from headrace.engine.client import EngineLimits, EngineStatus
 from headrace.engine.event_delivery import deliver
 from headrace.engine.multi_step import MAX_LOOKAHEAD_TOKENS, MultiStep
@@ -32,7 +32,7 @@ from headrace.engine.scheduler.scheduler import Scheduler
 from headrace.engine.speculative.controller import SpeculationController
 from headrace.engine.speculative.step_cost_model import StepTiming
 from headrace.engine.step_clock import StepClock
-from headrace.engine.step_plan import StepPlan, StepResult
+from headrace.engine.step_plan import DRAFTED, StepPlan, StepResult
 from headrace.engine.step_prediction import StepPredictor
 from headrace.engine.submissions import submitted, submitted_after
 from headrace.engine.turns import BATCH_PRIORITY, NoTurns, Turns, joined
@@ -304,12 +304,15 @@ class Engine:
 
     def _trace(self, plan: StepPlan, result: StepResult) -> None:
         """Note for each request that it took part."""
-        steps = 1 if result.multi_step is None else result.multi_step.steps
-        timer, kind = self._timer, plan.kind
-        predicted_s = plan.predicted_s * self._calls.ratio(kind)
-        call = totals(plan.chunks, timer, self._sums, steps, predicted_s)
+        ran = result.multi_step
+        steps = 1 if ran is None else ran.steps
+        if ran is not None and plan.kind[DRAFTED]:  # how many tokens its steps checked is known by now
+            plan.work, plan.kind = drafted_work(plan, ran)
+            plan.predicted_s = self._pacing.predicted_s(plan.work)
+        predicted_s = plan.predicted_s * self._calls.ratio(plan.kind)
+        call = totals(plan.chunks, self._timer, self._sums, steps, predicted_s)
         seconds = (call.after.seconds - self._sums.seconds) / steps
-        self._calls.learn(kind, plan.predicted_s, seconds)
+        self._calls.learn(plan.kind, plan.predicted_s, seconds)
         self._sums = call.after
         for chunk in plan.chunks:
             state = self._active.state_of(chunk.sequence)

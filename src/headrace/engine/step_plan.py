@@ -14,6 +14,7 @@ from headrace.program.step import Step
 Kind = tuple[bool, int, int, bool, bool, bool]
 """Of a call: whether prompts are read; powers of two of their tokens and of the rows that generate; whether
 it is a call of several steps, has drafts, and a grammar."""
+DRAFTED, GRAMMAR = 4, 5  # places in a Kind
 
 
 class StepPlan(Struct, eq=False):

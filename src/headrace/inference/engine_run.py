@@ -302,7 +302,8 @@ class EngineRun:
         known = last.usage, last.timing, last.trace, last.costs
         facts, smaller = ("", 0, 0), 0
         if (plan := self._plan) is not None:
-            facts = plan.weight_format, plan.weight_bytes_per_token, plan.step_rows
+            read = plan.weight_bytes_per_token if plan.reads_memory else 0
+            facts = plan.weight_format, read, plan.step_rows
             smaller = plan.smaller_bytes_per_token
         replay = None
         if self._answers:

@@ -9,6 +9,7 @@ import psutil
 
 from headrace.engine.client import MemoryPlan
 from headrace.errors import OutOfMemory, UsageError
+from headrace.executors.cpu_cache import LEAST_CACHES, cache_bytes
 from headrace.executors.executor import ExecutorLimits
 from headrace.executors.kv_layers import KvLayers, KvType
 from headrace.executors.native import (
@@ -58,6 +59,7 @@ def plan_memory(
     usable = _usable_bytes(options, base)
     free = usable - draft_bytes - weights - activations - states
     pages_of = _encoder_pages if encodes else _pages
+    read = _bytes_per_token(program, wanted)
     pages = pages_of(options, step_tokens if encodes else context, per_page, free)
     plan = MemoryPlan(
         context=context,
@@ -69,13 +71,14 @@ def plan_memory(
         base_bytes=base,
         page_count=pages,
         page_tokens=PAGE_TOKENS if per_page else context,
-        weight_bytes_per_token=_bytes_per_token(program, wanted),
+        weight_bytes_per_token=read,
         step_tokens=step_tokens,
         step_rows=step_rows,
         draft_bytes=draft_bytes,
         operations_per_token=_operations_per_token(program, wanted),
         weight_format=most_common_format(wanted),
         smaller_bytes_per_token=_bytes_per_token(program, in_int4(wanted)) if _is_int8(wanted) else 0,
+        reads_memory=read >= LEAST_CACHES * cache_bytes(),
     )
     if plan.kv_bytes > free:
         raise _does_not_fit(plan, usable)

@@ -84,7 +84,9 @@ def _fewer_choices(trace: EngineTrace) -> Iterator[Advice]:
 
 
 def _smaller_weights(trace: EngineTrace) -> Iterator[Advice]:
-    """What a step takes beyond what its rows compute is reading the weights."""
+    """What a step takes beyond what its rows compute is reading the weights, where they come from memory; a
+    row is computed meanwhile, unless steps are mostly arithmetic. Out of the caches a step is bound by other
+    things, and smaller weights may save nothing."""
     decode, smaller = _decode(trace), SMALLER.get(trace.weight_format)
     if decode is None or smaller is None or not trace.weight_bytes:
         return
@@ -92,7 +94,10 @@ def _smaller_weights(trace: EngineTrace) -> Iterator[Advice]:
     if trace.smaller_bytes:
         ratio = trace.smaller_bytes / trace.weight_bytes
     saved = round(trace.weight_bytes * (1 - ratio))
-    reading_s = max(decode.run_s - decode.rows * trace.costs.row_s, 0.0)
+    rows_s, hidden_s = decode.rows * trace.costs.row_s, decode.steps * trace.costs.row_s
+    if rows_s < decode.run_s / 2:
+        rows_s -= hidden_s
+    reading_s = max(decode.run_s - rows_s, 0.0)
     text = (
         f"with weights in {smaller} instead of {trace.weight_format} up to {_ms(reading_s * (1 - ratio))} "
         f"less: each of {decode.steps:,} steps reads {trace.weight_bytes / 1e6:,.1f} MB of them, then "

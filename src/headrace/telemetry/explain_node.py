@@ -52,8 +52,9 @@ class Stage(Struct, frozen=True):
 class EngineTrace(Struct, frozen=True):
     """What an engine did for one prompt or input, which was submitted `submitted_s` after the arrival of the
     request and whose end was heard of at `ended_s`. A step reads `weight_bytes` of weights in `weight_format`
-    (in int4 `smaller_bytes`, where known), and may have `max_rows` sequences. `replay` is what speculation
-    would have brought, where it is off and the request is to be explained."""
+    from memory (0: they stay in the caches; in int4 `smaller_bytes`, where known), and may have `max_rows`
+    sequences. `replay` is what speculation would have brought, where it is off and the request is to be
+    explained."""
 
     submitted_s: float
     ended_s: float

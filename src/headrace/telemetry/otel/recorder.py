@@ -21,15 +21,17 @@ from opentelemetry.sdk.metrics.export import (
     PeriodicExportingMetricReader,
 )
 from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import Decision
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from headrace import __version__
 from headrace.errors import UsageError
 from headrace.telemetry.ended_call import EndedCall
 from headrace.telemetry.otel import names
-from headrace.telemetry.otel.spans import SCOPE, SpanWriter, parent_of
+from headrace.telemetry.otel.encoded import SpanEncoder, sender
+from headrace.telemetry.otel.spans import SCOPE, ReadableSink, SpanWriter, parent_of
 from headrace.telemetry.trace_context import SAMPLED, TraceContext
 
 LOG = logging.getLogger("headrace.telemetry")
@@ -50,9 +52,15 @@ class OtelRecorder:
         exporter = _exporter("TRACES", "trace_exporter", "OTLPSpanExporter")
         self._spans = None
         if exporter is not None:
-            processor = BatchSpanProcessor(_Spans(exporter, self._outage))
+            spans = _Spans(exporter, self._outage)
+            processor = BatchSpanProcessor(spans)
             self._traces.add_span_processor(processor)
-            self._spans = SpanWriter(processor, resource)
+            scope = InstrumentationScope(SCOPE)
+            if spans.takes_bytes:
+                spans.encoder = encoder = SpanEncoder(processor, resource, scope)
+                self._spans = SpanWriter(encoder)
+            else:
+                self._spans = SpanWriter(ReadableSink(processor, resource, scope))
         metrics = _exporter("METRICS", "metric_exporter", "OTLPMetricExporter")
         readers = [] if metrics is None else [PeriodicExportingMetricReader(_Metrics(metrics, self._outage))]
         self._metrics = MeterProvider(readers, resource, shutdown_on_exit=False)
@@ -176,13 +184,27 @@ class Outage:
 
 
 class _Spans(SpanExporter):
-    def __init__(self, inner: SpanExporter, outage: Outage) -> None:
-        self._inner, self._outage = inner, outage
+    """With an `encoder` it is given that one's spans."""
 
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        result = _tried(lambda: self._inner.export(spans), SpanExportResult.FAILURE)
+    encoder: SpanEncoder | None = None
+
+    def __init__(self, inner: SpanExporter, outage: Outage) -> None:
+        self._inner, self._outage, self._send = inner, outage, sender(inner)
+
+    @property
+    def takes_bytes(self) -> bool:
+        return self._send is not None
+
+    def export(self, spans: Sequence[Any]) -> SpanExportResult:
+        result = _tried(lambda: self._sent(spans), SpanExportResult.FAILURE)
         self._outage.told(result is SpanExportResult.SUCCESS)
         return result
+
+    def _sent(self, spans: Sequence[Any]) -> SpanExportResult:
+        if self._send is None or self.encoder is None:
+            return self._inner.export(spans)
+        is_taken = self._send(self.encoder.request(spans))
+        return SpanExportResult.SUCCESS if is_taken else SpanExportResult.FAILURE
 
     def shutdown(self) -> None:
         self._inner.shutdown()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from opentelemetry import trace as api
@@ -25,6 +25,7 @@ from headrace.telemetry.ended_call import EndedCall
 from headrace.telemetry.explain import explain
 from headrace.telemetry.otel import names
 from headrace.telemetry.otel.parts import described
+from headrace.telemetry.otel.span_facts import CallSpans, SpanFacts, SpanSink
 from headrace.telemetry.task_spans import task_spans
 from headrace.telemetry.trace_context import SAMPLED, TraceContext
 
@@ -37,11 +38,10 @@ _UNSET = Status()
 
 class SpanWriter:
     """Writes the spans of calls that were sampled, on one thread. All of a call is known by then: spans are
-    made whole and go to the processor at once, which costs much less than a tracer's `start_span`."""
+    made whole, which costs much less than a tracer's `start_span`."""
 
-    def __init__(self, processor: SpanProcessor, resource: Resource) -> None:
-        self._processor, self._resource = processor, resource
-        self._scope, self._limits = InstrumentationScope(SCOPE), SpanLimits()
+    def __init__(self, sink: SpanSink) -> None:
+        self._sink, self._limits = sink, SpanLimits()
 
     def write(self, call: EndedCall) -> Context:
         """The spans of a call; the context is that of its own."""
@@ -51,63 +51,75 @@ class SpanWriter:
             parent.trace_state if parent else None,
         )
         if trace.flags & SAMPLED:
-            self._write_parts(call, own)
-            has_failed = call.error is not None or call.status >= 500
-            self._end(
-                f"{names.operation_of(call.path)} {call.model}".strip(),
-                *(own, parent, SpanKind.SERVER, call_attributes(call)),
-                *(call.arrived_s, call.arrived_s + call.total_s),
-                Status(StatusCode.ERROR, call.error) if has_failed else _UNSET,
-            )
+            spans = [*self._parts(call), self._root(call)]
+            self._sink.put(CallSpans(own, parent, trace.span_id, spans))
         return api.set_span_in_context(NonRecordingSpan(own), Context())
 
-    def _write_parts(self, call: EndedCall, own: SpanContext) -> None:
+    def _root(self, call: EndedCall) -> SpanFacts:
+        attributes, dropped = self._within_limits(call_attributes(call))
+        return SpanFacts(
+            name=f"{names.operation_of(call.path)} {call.model}".strip(),
+            span_id=call.trace.span_id,
+            parent_id=call.trace.parent_id,
+            kind=SpanKind.SERVER,
+            attributes=attributes,
+            dropped=dropped,
+            start_ns=_ns(call.arrived_s),
+            end_ns=_ns(call.arrived_s + call.total_s),
+            error=(call.error or "") if call.error is not None or call.status >= 500 else None,
+        )
+
+    def _parts(self, call: EndedCall) -> Iterator[SpanFacts]:
         """Spans of the parts, each a child of what it is a part of."""
-        contexts = {call.trace.span_id: own}
         tree = explain(call.stages, call.traces, call.total_s)
         for part in task_spans(tree, call.trace.span_id):
-            about, kind = described(part), KINDS.get(part.name, SpanKind.INTERNAL)
-            context = SpanContext(
-                own.trace_id, int(part.span_id, 16), False, own.trace_flags, own.trace_state
+            about = described(part)
+            attributes, dropped = self._within_limits(about.attributes)
+            yield SpanFacts(
+                *(about.name, part.span_id, part.parent_id, KINDS.get(part.name, SpanKind.INTERNAL)),
+                *(attributes, dropped),
+                *(_ns(call.arrived_s + part.start_s), _ns(call.arrived_s + part.end_s)),
+                part.error or None,
             )
-            self._end(
-                *(about.name, context, contexts[part.parent_id], kind, about.attributes),
-                *(call.arrived_s + part.start_s, call.arrived_s + part.end_s),
-                Status(StatusCode.ERROR, part.error) if part.error else _UNSET,
-            )
-            contexts[part.span_id] = context
 
-    def _end(
-        self,
-        name: str,
-        context: SpanContext,
-        parent: SpanContext | None,
-        kind: SpanKind,
-        attributes: Mapping[str, Any],
-        start_s: float,
-        end_s: float,
-        status: Status,
-    ) -> None:
-        span = ReadableSpan(
-            name,
-            context,
-            parent,
-            self._resource,
-            self._within_limits(attributes),
-            kind=kind,
-            status=status,
-            start_time=_ns(start_s),
-            end_time=_ns(end_s),
-            instrumentation_scope=self._scope,
-        )
-        self._processor.on_end(span)
-
-    def _within_limits(self, attributes: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT and _VALUE_LENGTH_LIMIT leave of the attributes."""
+    def _within_limits(self, attributes: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]:
+        """What OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT and _VALUE_LENGTH_LIMIT leave of the attributes, and how many
+        they do not."""
         count, length = self._limits.max_span_attributes, self._limits.max_span_attribute_length
         if length is None and (count is None or len(attributes) <= count):
-            return attributes
-        return BoundedAttributes(count, attributes, max_value_len=length)
+            return attributes, 0
+        found = BoundedAttributes(count, attributes, max_value_len=length)
+        return found, found.dropped
+
+
+class ReadableSink:
+    """Makes the SDK's own spans, for exporters that take nothing else."""
+
+    def __init__(self, processor: SpanProcessor, resource: Resource, scope: InstrumentationScope) -> None:
+        self._processor, self._resource, self._scope = processor, resource, scope
+
+    def put(self, call: CallSpans) -> None:
+        """See `SpanSink`."""
+        contexts = {call.span_id: call.context}
+        for span in reversed(call.spans):  # the call's own span is the last
+            contexts.setdefault(span.span_id, _beside(call.context, span.span_id))
+        for span in call.spans:
+            parent = call.parent if span.span_id == call.span_id else contexts[span.parent_id]
+            found = ReadableSpan(
+                *(span.name, contexts[span.span_id], parent, self._resource),
+                BoundedAttributes(None, span.attributes),
+                kind=span.kind,
+                status=_UNSET if span.error is None else Status(StatusCode.ERROR, span.error),
+                start_time=span.start_ns,
+                end_time=span.end_ns,
+                instrumentation_scope=self._scope,
+            )
+            self._processor.on_end(found)
+
+
+def _beside(context: SpanContext, span_id: str) -> SpanContext:
+    """Another span of the same trace."""
+    return SpanContext(context.trace_id, int(span_id, 16), False, context.trace_flags, context.trace_state)
 
 
 def parent_of(trace: TraceContext) -> Context:
