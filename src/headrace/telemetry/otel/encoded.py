@@ -3,15 +3,13 @@ times as long as all else about a span; most attributes are the same ones again,
 
 from __future__ import annotations
 
+import importlib
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 from msgspec import Struct
-from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
@@ -57,12 +55,12 @@ class SpanEncoder:
         self._processor: Any = processor  # which is given no ReadableSpan
         own = SpanContext(1, 1, is_remote=False)
         empty = ReadableSpan("", own, resource=resource, instrumentation_scope=scope)
-        [about] = encode_spans([empty]).resource_spans
+        [about] = _module("exporter.otlp.proto.common.trace_encoder").encode_spans([empty]).resource_spans
         [of_scope] = about.scope_spans
         url = _text(b"\x1a", of_scope.schema_url) if of_scope.schema_url else b""
         self._scope = _sized(b"\x0a", of_scope.scope.SerializeToString()) + url
-        known = ResourceSpans(resource=about.resource, schema_url=about.schema_url)
-        self._resource = known.SerializeToString()
+        about.ClearField("scope_spans")
+        self._resource = about.SerializeToString()
 
     def put(self, call: CallSpans) -> None:
         """Encode the spans of a call for the processor."""
@@ -107,9 +105,15 @@ def sender(exporter: Any) -> Callable[[bytes], bool] | None:
         return lambda data: bool(getattr(post(data), "success", False))
     export = getattr(exporter, "_export", None)
     if hasattr(client, "Export") and callable(export) and hasattr(exporter, "_translate_data"):
-        exporter._translate_data = ExportTraceServiceRequest.FromString  # over gRPC
+        messages = _module("proto.collector.trace.v1.trace_service_pb2")
+        exporter._translate_data = messages.ExportTraceServiceRequest.FromString  # over gRPC
         return lambda data: getattr(export(data), "name", "") == "SUCCESS"
     return None
+
+
+def _module(name: str) -> Any:
+    """A part of the extra whose types are not checked."""
+    return importlib.import_module(f"opentelemetry.{name}")
 
 
 def varint(number: int) -> bytes:
