@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 import time
 from collections import deque
 from datetime import UTC, datetime
@@ -17,8 +19,9 @@ from headrace.config.settings import Settings
 
 HELP = """List the latest requests of the server at --host and --port, of its key or with an admin key of all.
 
-Those that run are among them. Those that have ended are in the server's memory, or with --log-requests in its
-store. `headrace explain ID` shows where the time of one went.
+Those that run are among them. Those that have ended are in the server's memory, with --log-requests in its
+store, and with --journal in its journal, also from before a restart. `headrace explain ID` shows where the
+time of one went. Columns that have no room on the terminal are left out; --json has all.
 
 \b
 Examples:
@@ -28,6 +31,8 @@ Examples:
   headrace requests --limit 1000 --json
 """
 HEADER = ("TIME", "ID", "ENDPOINT", "MODEL", "STATUS", "IN", "OUT", "TTFT", "TOTAL", "KEY")
+LEFT_OUT_FIRST = ("KEY", "TTFT", "IN", "OUT", "MODEL", "TOTAL", "ENDPOINT")
+"""What is left out where the terminal is narrow, in this order."""
 Status = Literal["running", "completed", "failed", "cancelled"]
 POLL_S = 1.0
 PAGE = 200  # requests that are asked for at a time by --follow
@@ -50,18 +55,20 @@ def command(
     """List them, the newest last."""
     given = {"status": status, "model": model, "endpoint": endpoint}
     wanted: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    found = _page(settings, wanted, limit)
+    found = _page(settings, wanted, max(limit, PAGE) if follow else limit)
+    seen = deque(map(_name, found), maxlen=SEEN)
     if json and not follow:
         print_json(found)
         return
-    _show(found, json=json, header=True)
-    seen = deque(map(_name, found), maxlen=SEEN)
+    table = _Table()
+    show = print_json_lines if json else table.show
+    show(found[-limit:])
     while follow:
         time.sleep(POLL_S)
-        new = [one for one in _page(settings, wanted, PAGE) if _name(one) not in seen]
+        new = [one for one in _page(settings, wanted, PAGE, is_whole=False) if _name(one) not in seen]
         if len(new) == PAGE:
             note(f"more than {PAGE:,} requests a second: some are not shown")
-        _show(new, json=json, header=False)
+        show(new)
         seen.extend(map(_name, new))
 
 
@@ -70,17 +77,50 @@ def _name(one: dict[str, Any]) -> tuple[str, float, bool]:
     return one["id"], one["created"], one["status"] == "running"
 
 
-def _page(settings: Settings, wanted: dict[str, Any], limit: int) -> list[dict[str, Any]]:
-    query = urlencode({**wanted, "limit": limit})
-    found: list[dict[str, Any]] = call_server(settings, "GET", f"/v1/requests?{query}")["data"]
-    return found[::-1]
+def _page(
+    settings: Settings, wanted: dict[str, Any], limit: int, *, is_whole: bool = True
+) -> list[dict[str, Any]]:
+    """As many as there are, oldest first. A page of the server may have fewer although there are more: unless
+    `is_whole` the first is enough."""
+    found: list[dict[str, Any]] = []
+    after: dict[str, str] = {}
+    while True:
+        query = urlencode({**wanted, **after, "limit": limit - len(found)})
+        page: dict[str, Any] = call_server(settings, "GET", f"/v1/requests?{query}")
+        found += page["data"]
+        if len(found) >= limit or not (page["has_more"] and is_whole):
+            return found[::-1]
+        after = {"after": page["last_id"]}
 
 
-def _show(found: list[dict[str, Any]], *, json: bool, header: bool) -> None:
-    if json:
-        print_json_lines(found)
-    elif found or header:
-        print_table([_row(one) for one in found], header=HEADER if header else ())
+class _Table:
+    """The lines of a table that comes in parts, with the columns for which the terminal has room."""
+
+    def __init__(self) -> None:
+        self._columns: list[int] | None = None
+
+    def show(self, found: list[dict[str, Any]]) -> None:
+        """The next lines; the header before the first."""
+        rows, header = [_row(one) for one in found], ()
+        if self._columns is None:
+            self._columns, header = _fitting(rows), HEADER
+        shown = [[row[place] for place in self._columns] for row in rows]
+        if shown or header:
+            print_table(shown, header=[header[place] for place in self._columns] if header else (), cut=True)
+
+
+def _fitting(rows: list[tuple[str, ...]]) -> list[int]:
+    """The places of the columns that are shown."""
+    columns = list(range(len(HEADER)))
+    if not sys.stdout.isatty():
+        return columns
+    widths = [max(map(len, column)) for column in zip(HEADER, *rows, strict=True)]
+    room = shutil.get_terminal_size().columns
+    for name in LEFT_OUT_FIRST:
+        if sum(widths[place] + 2 for place in columns) - 2 <= room:
+            break
+        columns.remove(HEADER.index(name))
+    return columns
 
 
 def _row(one: dict[str, Any]) -> tuple[str, ...]:

@@ -36,15 +36,20 @@ def print_json(value: object) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-def print_table(rows: Sequence[Sequence[str]], *, header: Sequence[str] = (), fit: bool = False) -> None:
-    """Print aligned columns. `fit`: on a terminal the last one is cut to the terminal's width."""
+def print_table(
+    rows: Sequence[Sequence[str]], *, header: Sequence[str] = (), fit: bool = False, cut: bool = False
+) -> None:
+    """Print aligned columns. On a terminal with `fit` the last one is cut to the terminal's width, with `cut`
+    each line."""
     lines = [list(header), *map(list, rows)] if header else list(map(list, rows))
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))] if lines else []
-    room = shutil.get_terminal_size().columns - sum(widths[:-1]) - 2 * len(widths[:-1])
+    width = shutil.get_terminal_size().columns
+    room = width - sum(widths[:-1]) - 2 * len(widths[:-1])
     for line in lines:
         if fit and sys.stdout.isatty() and len(line[-1]) > room >= _LEAST_COLUMN:
             line[-1] = textwrap.shorten(line[-1], room, placeholder=" …")
-        print("  ".join(entry.ljust(width) for entry, width in zip(line, widths, strict=True)).rstrip())
+        text = "  ".join(entry.ljust(own) for entry, own in zip(line, widths, strict=True)).rstrip()
+        print(f"{text[: width - 1]}…" if cut and sys.stdout.isatty() and len(text) > width else text)
 
 
 def print_rows(rows: Sequence[Sequence[str]], *, header: Sequence[str]) -> None:

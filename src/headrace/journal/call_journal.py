@@ -24,6 +24,7 @@ from headrace.journal.records import (
     ServerFacts,
     encode,
     encode_batch,
+    ended_request,
     run_key,
     shared_id,
 )
@@ -242,6 +243,8 @@ class Journal:
             return
         tag = tag_of(call.opened.nonce)
         self.append(RecordKind.ENDED, call.number, tag, encode(ended))
+        listed = encode(ended_request(call.opened, ended))
+        self.append(RecordKind.LISTED, call.number, tag_of(call.opened.owner), listed)
         self._pending_ends.append(call.number)
 
     async def forget(self, numbers: Sequence[int]) -> None:

@@ -35,6 +35,8 @@ class RecordKind(IntEnum):
     """The tag is that from which on events are others than those that were recorded before."""
     TIMED = 8
     """A moment that clients are told, in seconds."""
+    LISTED = 9
+    """What a list says of a request that has ended; the tag is that of its owner."""
 
 
 Numbers = np.ndarray[Any, np.dtype[np.uint64]]
@@ -87,6 +89,17 @@ class LogReader:
             hits = (rows["tag"] == tag) & np.isin(rows["kind"], (RecordKind.OPENED, RecordKind.ENDED))
             found.update(int(number) for number in rows["number"][hits])
         return sorted(found - self._gone(), reverse=True)
+
+    def latest(self, kind: RecordKind, *, tag: int | None, before: int, most: int) -> list[int]:
+        """The requests below `before` that have such a record, newest first; with `tag`, those with that."""
+        found: list[Numbers] = []
+        for segment in self._copies():
+            rows = self._rows(segment)
+            hits = (rows["kind"] == kind) & (rows["number"] < before)
+            found.append(rows["number"][hits if tag is None else hits & (rows["tag"] == tag)])
+        numbers = _distinct(np.concatenate(found) if found else np.zeros(0, np.uint64))
+        gone = np.array(sorted(self._gone()), np.uint64)
+        return _without(numbers, gone)[::-1][:most].tolist()
 
     def read(self, numbers: Iterable[int], *kinds: RecordKind) -> dict[int, list[Record]]:
         """The records of requests in the order in which they were written; of these kinds, if any are named.

@@ -14,6 +14,7 @@ from headrace.engine.request import Delta, EngineEvent, EngineRequest, RequestFa
 
 Batch = tuple[int, list[EngineEvent]]
 """The index of an engine request among those of a run, and the events that came together."""
+MAX_LISTED_PATH = 1024
 _SHARED_ID = re.compile(r"[a-z]+[-_]([0-9a-f]{32})")
 
 
@@ -56,7 +57,34 @@ class EndedReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     fingerprint: str = ""
     total_s: float = 0.0
     completion_tokens: int = 0
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    first_token_s: float | None = None
+    key_name: str = ""
+    trace_id: str = ""
     ended_unix_s: float = 0.0
+
+
+class EndedRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a list says of a request that has ended: nothing of its content. Its record's tag is that of
+    `owner`, so that those of one key are found among those of all."""
+
+    request_id: str
+    nonce: str
+    owner: str
+    method: str
+    path: str
+    arrived_unix_s: float
+    status: int
+    total_s: float
+    error: str | None = None
+    model: str = ""
+    completion_tokens: int = 0
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    first_token_s: float | None = None
+    key_name: str = ""
+    trace_id: str = ""
 
 
 class ServerFacts(Struct, frozen=True, kw_only=True):
@@ -102,6 +130,28 @@ def decode_batch(payload: bytes) -> tuple[int, Batch]:
                 raise ValueError("a failure is no record")
             found.append(decoder.decode(raw))
     return run, (index, found)
+
+
+def ended_request(opened: OpenedRequest, ended: EndedReply) -> EndedRequest:
+    """What a list says of it."""
+    return EndedRequest(
+        request_id=opened.request_id,
+        nonce=opened.nonce,
+        owner=opened.owner,
+        method=opened.method,
+        path=opened.path[:MAX_LISTED_PATH],
+        arrived_unix_s=opened.arrived_unix_s,
+        status=ended.status,
+        total_s=ended.total_s,
+        error=ended.error,
+        model=ended.model,
+        completion_tokens=ended.completion_tokens,
+        prompt_tokens=ended.prompt_tokens,
+        cached_tokens=ended.cached_tokens,
+        first_token_s=ended.first_token_s,
+        key_name=ended.key_name,
+        trace_id=ended.trace_id,
+    )
 
 
 def run_key(requests: Sequence[EngineRequest]) -> bytes:

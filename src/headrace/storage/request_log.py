@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Literal, cast
 
 from msgspec import Struct
@@ -101,6 +101,13 @@ def find_logged(database: Database, request_id: str, owner: str | None) -> Logge
         (request_id, *values),
     )
     return next(iter(_lines(found)), None)
+
+
+def arrivals_of(database: Database, ids: Collection[str]) -> set[tuple[str, float]]:
+    """Id and arrival of the lines of these ids."""
+    places = ", ".join("?" for _ in ids)
+    rows = database.query(f"SELECT id, arrived_s FROM request_log WHERE id IN ({places})", [*ids])
+    return {(str(one), float(cast("float", arrived_s))) for one, arrived_s in rows}
 
 
 def forget_logged(database: Database, request_id: str, owner: str | None) -> bool:

@@ -98,7 +98,7 @@ class ServerJournal:
 
     def __init__(self, settings: JournalSettings, threads: StoreThreads, gate: AdmissionGate) -> None:
         """Raises JournalInUse, JournalUnwritable."""
-        self.settings, self._threads, self._gate = settings, threads, gate
+        self.settings, self.threads, self._gate = settings, threads, gate
         log = Log(
             settings.folder,
             budget_bytes=settings.bytes,
@@ -127,7 +127,7 @@ class ServerJournal:
     async def owner(self, account: Account) -> str:
         """Whose requests those of an account are."""
         if account not in self._owners:
-            self._owners[account] = await self._threads.run(account.owner)
+            self._owners[account] = await self.threads.run(account.owner)
         return self._owners[account]
 
     def opened(self, journaled: JournaledCall, body: bytes, scope: Scope) -> None:
@@ -176,7 +176,7 @@ class ServerJournal:
                     return msgspec.msgpack.decode(by_kind[RecordKind.ENDED], type=EndedReply)
             return None
 
-        return await self._threads.run(read)
+        return await self.threads.run(read)
 
     async def delete(self, request_id: str, owner: str | None) -> list[str]:
         """Forget the requests of that id, those of `owner` alone unless it is None; their nonces. They are
@@ -192,7 +192,7 @@ class ServerJournal:
                         found[number] = opened.nonce
             return found
 
-        numbers = await self._threads.run(read)
+        numbers = await self.threads.run(read)
         if numbers:
             await self.journal.forget(list(numbers))
         return list(numbers.values())
@@ -205,6 +205,7 @@ class ServerJournal:
         if self._gate.draining and (is_cut or (journal is not None and journal.is_interrupted)):
             return None
         error = None if call.error is None else call.error.code or call.error.kind
+        usages = call.usages
         return EndedReply(
             status=reply.status if reply.is_whole else CLIENT_GONE,
             error=error,
@@ -214,7 +215,12 @@ class ServerJournal:
             model=call.model,
             fingerprint="" if journal is None else journal.fingerprint,
             total_s=time.monotonic() - call.arrival_s,
-            completion_tokens=sum(one.completion_tokens for one in call.usages),
+            completion_tokens=sum(one.completion_tokens for one in usages),
+            prompt_tokens=sum(one.prompt_tokens for one in usages) if usages else None,
+            cached_tokens=sum(one.cached_tokens for one in usages) if usages else None,
+            first_token_s=call.first_token_s,
+            key_name=call.account.name or "",
+            trace_id=call.recorded_trace,
             ended_unix_s=time.time(),
         )
 

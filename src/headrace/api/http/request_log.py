@@ -28,6 +28,7 @@ from headrace.storage.request_log import (
     LoggedRequest,
     LogPart,
     LogTrimmer,
+    arrivals_of,
     find_logged,
     forget_logged,
     newest_of_log,
@@ -96,6 +97,10 @@ class RequestLog:
         return await self._read(
             lambda: page_of_log(self._database, replace(wanted, owner=self._sees(reader)))
         )
+
+    async def known(self, ids: Collection[str]) -> set[tuple[str, float]]:
+        """Id and arrival of the lines of these ids, of any key."""
+        return await self._read(lambda: arrivals_of(self._database, ids)) if ids else set()
 
     async def history(self, reader: Account) -> LogPart:
         """The newest requests that the reader may see, with their parts."""

@@ -6,7 +6,7 @@ import time
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Raw, Struct
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
@@ -14,6 +14,7 @@ from headrace.api.http.call_context import HttpCall, call_of
 from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.errors import NotFound, json_response
 from headrace.api.http.query import Query, page_size, read_query
+from headrace.api.requests.journaled import CURSOR, JournalList
 from headrace.api.service import get_service
 from headrace.errors import InvalidRequest
 from headrace.storage.request_log import LogFilter, LoggedRequest
@@ -78,8 +79,9 @@ class RequestsQuery(Query, frozen=True, kw_only=True):
 @Endpoint("GET", "/v1/requests", reply=RequestPage, query=RequestsQuery)
 async def list_requests(http: HttpRequest) -> Response:
     """The requests of the caller's key, or with the scope admin of all keys: those that run, and those that
-    have ended, newest first."""
-    query, reader = read_query(RequestsQuery, http), call_of(http).account
+    have ended, newest first. With a journal those of earlier servers follow: of many that do not match a page
+    may have few, or none, and `has_more`."""
+    query = read_query(RequestsQuery, http)
     running = [one for one in _running(http) if _matches(one, query)]
     after = query.after
     if after is not None:
@@ -87,26 +89,51 @@ async def list_requests(http: HttpRequest) -> Response:
         running = [] if place is None else running[place + 1 :]
         after = after if place is None else None
     found = running[: query.limit + 1]
-    if query.status != "running" and len(found) <= query.limit:
-        wanted = LogFilter(
-            status=None if query.status == "any" else query.status,
-            model=query.model,
-            endpoint=query.endpoint,
-            key_name=query.key,
-            since_s=query.since,
-            after=after,
-            limit=query.limit + 1 - len(found),
-        )
-        log = get_service(http).requests
-        ended = await log.page(wanted, reader)
-        if not ended and after is not None and await log.find(after, reader) is None:
+    last_id = None
+    has_more = len(found) > query.limit
+    if query.status != "running" and not has_more:
+        ended, last_id, has_more = await _ended(http, query, after, query.limit - len(found))
+        found += ended
+    shown = found[: query.limit]
+    if last_id is None and shown:
+        last_id = shown[-1].id
+    return json_response(RequestPage(data=shown, has_more=has_more, last_id=last_id))
+
+
+async def _ended(
+    http: HttpRequest, query: RequestsQuery, after: str | None, room: int
+) -> tuple[list[ListedRequest], str | None, bool]:
+    """As many that have ended; the cursor of what follows where that is no id, and whether there is more."""
+    service, reader = get_service(http), call_of(http).account
+    wanted = LogFilter(
+        status=None if query.status in ("any", "running") else query.status,
+        model=query.model,
+        endpoint=query.endpoint,
+        key_name=query.key,
+        since_s=query.since,
+        after=after,
+        limit=room + 1,
+    )
+    journal, before = _journal_list(http), None
+    is_of_journal = journal is not None and after is not None and after.startswith(CURSOR)
+    lines = [] if is_of_journal else await service.requests.page(wanted, reader)
+    owner = await _sees(http) if journal is not None else None
+    if (
+        not lines
+        and after is not None
+        and (is_of_journal or await service.requests.find(after, reader) is None)
+    ):
+        before = None if journal is None else await journal.place(after, owner)
+        if before is None:
             raise InvalidRequest(
                 f"there is no request {after[:80]!r} any more: begin without after", param="after"
             )
-        found += [ListedRequest(**_fields(line)) for line in ended]
-    shown = found[: query.limit]
-    last_id = shown[-1].id if shown else None
-    return json_response(RequestPage(data=shown, has_more=len(found) > query.limit, last_id=last_id))
+    found = [ListedRequest(**_fields(line)) for line in lines[:room]]
+    if journal is None or len(lines) > room:
+        return found, None, len(lines) > room
+    page = await journal.page(replace(wanted, owner=owner, limit=room - len(lines)), before)
+    found += [ListedRequest(**_fields(line)) for _, line in page.entries]
+    return found, page.last or None, page.has_more
 
 
 @Endpoint("GET", "/v1/requests/{request_id}", reply=RequestDetail)
@@ -131,13 +158,20 @@ async def explain_request(http: HttpRequest, request_id: str) -> Response:
 
 
 def _running(http: HttpRequest) -> list[ListedRequest]:
-    """The requests that run and that the caller may see, newest first."""
-    reader, now_s = call_of(http).account, time.monotonic()
+    """The requests that run and that the caller may see, newest first; also those of an earlier server that
+    wait for their turn to go on."""
+    reader, now_s, service = call_of(http).account, time.monotonic(), get_service(http)
+    calls = {call.nonce: call for call in service.gate.calls if isinstance(call, HttpCall)}
+    whole = {nonce for nonce, call in calls.items() if call.status and call.is_whole}
+    if service.journal is not None:
+        for one in service.journal.running.values():
+            calls.setdefault(one.call.nonce, one.call)
+            if not one.reply.is_whole:  # it goes on without its client
+                whole.discard(one.call.nonce)
     seen = [
         call
-        for call in get_service(http).gate.calls
-        if isinstance(call, HttpCall)
-        and not (call.status and call.is_whole)  # its client has all of the reply
+        for nonce, call in calls.items()
+        if nonce not in whole  # its client has all of the reply
         and (reader.may("admin") or call.account.cache_salt == reader.cache_salt)
     ]
     return [_as_running(call, now_s) for call in sorted(seen, key=lambda one: one.arrival_s, reverse=True)]
@@ -168,8 +202,23 @@ def _matches(one: ListedRequest, query: RequestsQuery) -> bool:
     return is_wanted and all(wanted in (None, has) for wanted, has in asked)
 
 
+def _journal_list(http: HttpRequest) -> JournalList | None:
+    service = get_service(http)
+    return None if service.journal is None else JournalList(service.journal, service.requests)
+
+
+async def _sees(http: HttpRequest) -> str | None:
+    """Whose requests of the journal the caller sees; None: everybody's."""
+    account, journal = call_of(http).account, get_service(http).journal
+    return None if journal is None or account.may("admin") else await journal.owner(account)
+
+
 async def _found(http: HttpRequest, request_id: str) -> LoggedRequest:
-    line = await get_service(http).requests.find(request_id, call_of(http).account)
+    service, journal = get_service(http), _journal_list(http)
+    line = await service.requests.find(request_id, call_of(http).account)
+    if line is None and journal is not None:
+        content = service.settings.log_content
+        line = await journal.find(request_id, await _sees(http), content=content)
     if line is None:
         raise NotFound(
             f"there is no request {request_id[:80]!r}: it has not ended, was deleted or never was, "
