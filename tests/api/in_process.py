@@ -115,10 +115,11 @@ def running_server(model: Any, *, remote: Any = None, **flags: Any) -> Iterator[
 
 
 @contextmanager
-def shipped_model_server(template: str, **options: Any) -> Iterator[Running]:
+def shipped_model_server(template: str, *, store: str | None = None, **options: Any) -> Iterator[Running]:
     """A server of the shipped model, whose prompts are made by another template."""
     model = load_model("novelette", EngineOptions(**options))
-    with running_server(replace(model, template=ChatTemplate(template))) as running:
+    flags = {} if store is None else {"store": store}
+    with running_server(replace(model, template=ChatTemplate(template)), **flags) as running:
         yield running
     model.close()
 

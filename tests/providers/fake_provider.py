@@ -145,9 +145,10 @@ def running_provider(*replies: Reply) -> Iterator[FakeProvider]:
         ready.set()
         loop.run_forever()
         server.close()
-        for task in asyncio.all_tasks(loop):
+        running = asyncio.all_tasks(loop)
+        for task in running:
             task.cancel()
-        loop.run_until_complete(asyncio.sleep(0))
+        loop.run_until_complete(asyncio.gather(*running, return_exceptions=True))
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
 

@@ -14,7 +14,9 @@ from headrace.api.http.call_context import HttpCall
 from headrace.api.http.errors import error_response
 from headrace.api.service import Service
 from headrace.errors import HeadraceError
-from headrace.inference.batches.batch_runner import BatchRunner, LineAnswer, LineRequest
+from headrace.gateway.provider_jobs import ProviderJobs
+from headrace.inference.batches.batch_runner import DEFERRED, BatchRunner, LineAnswer, LineRequest
+from headrace.inference.batches.deferral import Deferred
 
 LOG: Final = logging.getLogger("headrace.api")
 
@@ -39,6 +41,7 @@ class BatchOperations:
             threads=service.threads,
             gate=service.gate,
             max_num_seqs=service.settings.max_num_seqs,
+            later=ProviderJobs(service.database, service.threads, service.remote),
         )
 
     async def answer(self, line: LineRequest) -> LineAnswer:
@@ -48,12 +51,17 @@ class BatchOperations:
             work_id=line.work_id,
             account=line.account,
             background=True,
+            hops=line.hops,
+            deferral=line.deferral,
+            no_store=line.deferral is not None,  # a kept answer would go before the one that was paid for
             method="POST",
             path=line.endpoint,
         )
         try:
             reply = await self._operations[line.endpoint](line.body, call, self._service)
             found = LineAnswer(200, msgspec.json.encode(reply))
+        except Deferred:
+            return LineAnswer(DEFERRED, b"")
         except HeadraceError as error:
             found = _failed(error, call)
         except Exception:  # the reply says that there was one, and this what it was

@@ -29,6 +29,7 @@ from headrace.storage.sql_store import SqlStore
 if TYPE_CHECKING:
     from headrace.gateway.routes import Route
     from headrace.gateway.routing_handler import Reroute, RoutingHandler
+    from headrace.providers.batches.api import BatchApi
 
 EXTRA = "gateway"
 MAX_COUNTED = 2000
@@ -49,6 +50,10 @@ class _Counted:
             counted = f"other {attempt.outcome}"  # clients choose the names PROVIDER/MODEL
         self._attempts[counted] += 1
         return await self._inner.settle(hold, attempt)
+
+    async def keep(self, hold: Hold, lease_s: float) -> None:
+        """See `SpendRecorder.keep`."""
+        await self._inner.keep(hold, lease_s)
 
 
 class RemoteModels:
@@ -121,6 +126,10 @@ class RemoteModels:
     def find(self, name: str | None) -> Route | None:
         """The remote model of that name or alias."""
         return None if self._routing is None else self._routing.find(name)
+
+    def batch_api(self, target: str) -> BatchApi | None:
+        """The batches of a target's provider; None where there is no such target any more."""
+        return None if self._routing is None else self._routing.batch_api(target)
 
     async def count_tokens(self, route: Route, request: ChatRequest, call: CallContext) -> int:
         """See `RoutingHandler.count_tokens`."""

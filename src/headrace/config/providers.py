@@ -18,6 +18,7 @@ PrivacyName = Literal["off", "local", "redact"]
 ScoreName = Literal["logprob", "least", "margin", "verifier"]
 CompareName = Literal["equal", "normalized", "words"]
 BreakName = Literal["error", "continue"]
+BatchName = Literal["lines", "provider"]
 TierName = Literal["standard", "flex", "priority"]
 
 S = TypeVar("S", bound=Struct)
@@ -140,11 +141,18 @@ class RemoteModelSettings(Struct, frozen=True, kw_only=True):
     tier: Annotated[
         TierName,
         Setting(
-            help="way of processing that is asked of the provider, and whose price is taken; batches of "
-            "providers answer later and are not used",
+            help="way of processing that is asked of the provider, and whose price is taken",
             values=one_of(TierName),
         ),
     ] = "standard"
+    batches: Annotated[
+        BatchName,
+        Setting(
+            help="how lines of batches are answered: each by a request of its own, or by the provider's own "
+            "batches, which cost about half and take up to a day",
+            values=one_of(BatchName),
+        ),
+    ] = "lines"
     max_attempts: Annotated[
         int, Setting(help="attempts for a request, at all targets together", values=integer(1, 10))
     ] = 3
@@ -318,6 +326,10 @@ def read_remote_model(name: str, entry: object, where: str) -> RemoteModelSettin
         raise UsageError(f"{where}.{name}.{alone[0]} needs targets: a provider's model has no choice of them")
     if found.tier != "standard" and found.provider is None:
         raise UsageError(f"{where}.{name}.tier needs provider: targets have tiers of their own")
+    if found.batches != "lines" and found.provider is None:
+        raise UsageError(f"{where}.{name}.batches needs provider: targets have batches of their own")
+    if found.batches != "lines" and found.tier != "standard":
+        raise UsageError(f"{where}.{name} has a tier, and batches have their own: leave one of them out")
     if found.max_output_tokens is not None and found.provider is None:
         raise UsageError(
             f"{where}.{name}.max_output_tokens needs provider: targets have entries of their own"

@@ -24,6 +24,8 @@ from headrace.errors import BudgetExceeded, PriceUnknown
 from headrace.inference.attempts import Hold
 from headrace.storage.sql_store import Row, SqlStore
 
+KEPT = "kept"
+"""The holder of money for what outlives this process, such as a line of a provider's batch."""
 LEASE_S = 3600.0
 """How long a hold lasts whose holder cannot be asked: longer than attempts take."""
 
@@ -107,6 +109,14 @@ class Budgets:
         if known is None and (found := self.find(hold)) is not None:
             return found.shares
         return known
+
+    def keep(self, hold: int, lease_s: float) -> None:
+        """Hold money for so long, whatever becomes of this process."""
+        self._own.pop(hold, None)
+        self._database.execute(
+            "UPDATE holds SET holder = ?, expires_s = ? WHERE id = ?",
+            (KEPT, self._machine_clock() + lease_s, hold),
+        )
 
     def release(self, hold: int) -> bool:
         """Let a hold go; whether it was there."""

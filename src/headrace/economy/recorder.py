@@ -93,6 +93,10 @@ class LedgerRecorder:
             reserved.add_done_callback(self._give_back)
             raise
 
+    async def keep(self, hold: Hold, lease_s: float) -> None:
+        """See `SpendRecorder.keep`."""
+        await asyncio.shield(self._work.start(partial(self.budgets.keep, hold.id, lease_s)))
+
     async def settle(self, hold: Hold, attempt: Attempt) -> int | None:
         """Book an attempt; what it cost."""
         settled = self._work.start(partial(self._settle, hold, attempt))

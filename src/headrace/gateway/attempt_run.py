@@ -11,15 +11,16 @@ from typing import Any
 from msgspec.structs import replace
 
 from headrace.errors import ContextLengthExceeded, HeadraceError, InvalidRequest, Overloaded
-from headrace.gateway.reservation import reserved
+from headrace.gateway.reservation import Reservation, reserved
 from headrace.gateway.target_state import TargetState
 from headrace.inference.attempts import Attempt, AttemptKind, Billed, Hold, SpendRecorder, TokenCounts
+from headrace.inference.batches.deferral import Deferred, DeferredLine
 from headrace.inference.call_context import CallContext
 from headrace.inference.events import InferenceEvent, OutputDelta, Prepared, PromptFinished, Started
 from headrace.inference.handler import Batch, Handler
 from headrace.inference.requests import CompletionRequest, EmbeddingRequest, GenerationRequest
 from headrace.providers.failure import AttemptFailed, Failure
-from headrace.providers.remote_attempt import RemoteAttempt, prompt_tokens
+from headrace.providers.remote_attempt import BATCH, RemoteAttempt, prompt_tokens
 from headrace.providers.remote_embedding import RemoteEmbedding
 from headrace.providers.usage import ReportedUsage
 from headrace.telemetry.explain_node import Stage
@@ -27,6 +28,8 @@ from headrace.telemetry.trace_context import child_of
 
 ATTEMPT = "attempt"
 """The name of the stage that an attempt is."""
+DEFERRED_S = 31 * 86_400.0
+"""How long money is held for a line of a provider's batch: longer than any batch lasts."""
 PATIENCE_S = 30.0
 """A target that does not keep a shorter deadline of a request has not failed."""
 
@@ -62,6 +65,7 @@ class AttemptRun:
         self._is_complete = False
         self._is_hurried = False
         self._is_open = False
+        self._is_later = False  # its answer was in a provider's batch, which says nothing of the target now
         self._prepared: Prepared | None = None
 
     async def open(self, local: Handler, spend: SpendRecorder, deadline_s: float) -> None:
@@ -73,7 +77,7 @@ class AttemptRun:
         state.in_flight, self._is_open = state.in_flight + 1, True
         self._is_hurried = deadline_s - asyncio.get_running_loop().time() < PATIENCE_S
         try:
-            reservation = await reserved(spend, state, self._request, self._call, self._route)
+            reservation = await self._reserved(spend)
             self._spend, self._hold, self._request = spend, reservation.hold, reservation.request
             if state.remote is None:
                 self._batches = self._local_batches(local)
@@ -93,9 +97,46 @@ class AttemptRun:
             await self._fail(Failure(phase="end", kind="truncated", message="answered nothing", billed="yes"))
         except AttemptFailed as error:
             await self._fail(error.failure)
+        except Deferred as later:
+            await self._defer(later)
+            raise
         except BaseException:
             await self.close()
             raise
+
+    async def _reserved(self, spend: SpendRecorder) -> Reservation:
+        """The money for it: where a provider's batch has answered, what was set aside when it was asked."""
+        deferral = self._call.deferral
+        answer = None if deferral is None else deferral.for_target(self.state.name)
+        if answer is None:
+            usual = "standard" if isinstance(self._request, EmbeddingRequest) else self.state.tier
+            processing = BATCH if self._defers else usual
+            return await reserved(
+                spend, self.state, self._request, self._call, self._route, processing=processing
+            )
+        self._start_unix_s, self._is_later = answer.started_unix_s, True
+        return Reservation(answer.hold, self._request)
+
+    @property
+    def _defers(self) -> bool:
+        """Whether it gets a place in a provider's batch."""
+        deferral, remote = self._call.deferral, self.state.remote
+        may = deferral is not None and deferral.otherwise == "defer"
+        return may and remote is not None and remote.target.batches
+
+    async def _defer(self, later: Deferred) -> None:
+        """Keep what will be sent with the money for it, which is settled when the answer is there."""
+        hold, self._hold = self._hold, None
+        assert hold is not None and self._spend is not None and self._call.deferral is not None
+        await self._spend.keep(hold, DEFERRED_S)
+        self._call.deferral.asked = DeferredLine(
+            target=self.state.name,
+            path=later.path,
+            body=later.body,
+            hold=hold,
+            started_unix_s=self._start_unix_s,
+        )
+        await self.close()
 
     async def rest(self) -> AsyncGenerator[Batch]:
         """The batches after the first. Raises AttemptFailed."""
@@ -135,8 +176,11 @@ class AttemptRun:
             self._usage = self._remote.usage
         else:
             self._usage = ReportedUsage(_local_tokens(batch))
-        self.state.breaker.succeeded()
-        if self._first_s is not None:
+        if self._is_later:
+            self.state.breaker.dropped()
+        else:
+            self.state.breaker.succeeded()
+        if self._first_s is not None and not self._is_later:
             self.state.times.add(self._first_s)
             self._measure(self._first_s)
         await self._settle("ok", "yes")
@@ -174,7 +218,10 @@ class AttemptRun:
         if self._remote is not None:
             self._usage = self._remote.usage
         if self._failure is not None:
-            self.state.breaker.failed(self._failure)
+            if self._is_later:
+                self.state.breaker.dropped()
+            else:
+                self.state.breaker.failed(self._failure)
             await self._settle(self._failure.kind, self._failure.billed)
         elif not self._is_complete:
             self.state.breaker.dropped()

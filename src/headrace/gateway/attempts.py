@@ -154,7 +154,7 @@ class Attempts:
         request = None
         if given is not None and failure.may_succeed_elsewhere and not failure.is_of_request:
             request = given.continued(self._asked)
-        if request is None or given is None:
+        if request is None or given is None or self._call.deferral is not None:
             raise error from broken
         self._request = request
         self._requests.clear()

@@ -34,8 +34,11 @@ async def reserved(
     request: GenerationRequest | EmbeddingRequest,
     call: CallContext,
     route: str,
+    *,
+    processing: str,
 ) -> Reservation:
-    """Set money aside. Raises the error of a budget that does not allow the attempt."""
+    """Set money aside at the price of a way of processing. Raises the error of a budget that does not
+    allow the attempt."""
     account = call.account.name
     names = {"target": state.name, "provider": state.provider, "model": state.provider_model}
     if isinstance(request, EmbeddingRequest):
@@ -51,7 +54,7 @@ async def reserved(
         most=most,
         request_id=call.booking_id,
         route=route,
-        processing="standard" if isinstance(request, EmbeddingRequest) else state.tier,
+        processing=processing,
         least_output=0 if bound is None else bound.least,
     )
     if isinstance(request, EmbeddingRequest) or bound is None or hold.output is None or state.remote is None:

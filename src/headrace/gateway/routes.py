@@ -106,6 +106,11 @@ class _Reader(Struct):
                     f"{self.where}.{name}.tier is {one.tier!r}, which {provider.name} does not take (it "
                     f"takes: {known}): leave it out"
                 )
+            if one.batches == "provider" and not provider.row.batches:
+                raise UsageError(
+                    f"{self.where}.{name}.batches: {provider.name} has no batches that are known here: "
+                    "leave it out"
+                )
             return [
                 RemoteTarget(
                     name=name,
@@ -114,6 +119,7 @@ class _Reader(Struct):
                     context=one.context,
                     max_output_tokens=one.max_output_tokens,
                     tier=one.tier,
+                    batches=one.batches == "provider",
                 )
             ]
         return [target for word in one.targets for target in self._named(word, name, (*seen, name))]

@@ -30,6 +30,7 @@ from headrace.inference.handler import Batch, EventBatches, Handler
 from headrace.inference.model_runner import ModelRunner
 from headrace.inference.price_source import NoPrices, PriceSource, RequestBound
 from headrace.inference.requests import ChatRequest, EmbeddingRequest, GenerationRequest, InferenceRequest
+from headrace.providers.batches.api import BatchApi
 from headrace.providers.failure import LoopDetected, TargetRefused
 from headrace.providers.remote_handler import RemoteHandler
 from headrace.providers.target import Provider
@@ -230,6 +231,7 @@ class RoutingHandler:
         states = self.states_of(route)
         parts: dict[str, Any] = {"local": self._local, "spend": self._spend, "share": self._share}
         if is_plain(route, request):
+            states = answered_first(states, call)
             return Attempts(route, states, request=request, call=call, **parts).batches()
         plan = await self.planner.plan(route, states, request, call)
         call.routed = [(one.candidate.name, one.reason) for one in plan.ranked]
@@ -237,7 +239,9 @@ class RoutingHandler:
         parts["purse"] = purse_of(plan, states)
         cascade = self._cascade(route, plan, ordered, states, call, parts)
         if cascade is not None:
+            call.deferral = None  # which of two models answers is seen from an answer
             return cascade.batches()
+        ordered = answered_first(ordered, call)
         more = {"request": plan.request, "call": call, "private": plan.private}
         return Attempts(route, ordered, **more, **parts).batches()
 
@@ -280,9 +284,20 @@ class RoutingHandler:
         """The states of a route's targets, in the order of the settings."""
         return [self._state(target) for target in route.targets]
 
+    def batch_api(self, target: str) -> BatchApi | None:
+        """The batches of a target's provider; None where there is no such target any more."""
+        remote = next((one.remote for one in self._states.values() if one.name == target), None)
+        return None if remote is None else remote.batches()
+
     async def close(self) -> None:
         """Close all connections."""
         await self.gates.close()
         for upstream in (*self._upstreams.values(), *self._retired):
             await upstream.close()
         self._upstreams, self._retired = {}, []
+
+
+def answered_first(states: Sequence[TargetState], call: CallContext) -> list[TargetState]:
+    """The targets of a request; the one whose provider's batch has answered it goes first."""
+    answer = None if call.deferral is None else call.deferral.answer
+    return list(states) if answer is None else sorted(states, key=lambda one: one.name != answer.target)

@@ -100,6 +100,10 @@ class SpendRecorder(Protocol):
         """
         ...
 
+    async def keep(self, hold: Hold, lease_s: float) -> None:
+        """The attempt will be settled by another process, or hours later: hold the money for so long."""
+        ...
+
     async def settle(self, hold: Hold, attempt: Attempt) -> int | None:
         """Book an attempt in place of its hold. Its cost, None where it is unpriced. A second call for the
         same hold changes nothing."""

@@ -19,6 +19,7 @@ from headrace.telemetry.trace_context import TraceContext, child_of, new_trace
 if TYPE_CHECKING:
     from headrace.engine.request import Usage
     from headrace.errors import HeadraceError
+    from headrace.inference.batches.deferral import Deferral
     from headrace.journal.call_journal import CallJournal
     from headrace.sampling.params import SamplingParams
 
@@ -121,6 +122,8 @@ class CallContext:
     """What the ids of its reply are made of: they are the same when it is made again with the same one."""
     journal: CallJournal | None = None
     """Records what is computed for it."""
+    deferral: Deferral | None = None
+    """Where it is a line that a provider's batch may answer."""
     _ids: int = 0
 
     _trace: TraceContext | None = None

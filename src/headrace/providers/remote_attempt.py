@@ -12,6 +12,7 @@ from headrace.chat.messages import message_texts
 from headrace.chat.tool_formats.events import CallStart, Text
 from headrace.engine.request import Timing, Usage
 from headrace.inference.attempts import TokenCounts
+from headrace.inference.batches.deferral import Deferral
 from headrace.inference.call_context import HOPS
 from headrace.inference.events import InferenceEvent, OutputDelta, PromptFinished
 from headrace.inference.requests import (
@@ -23,6 +24,7 @@ from headrace.inference.requests import (
     TextPair,
 )
 from headrace.providers.answer import MAX_PIECES, Answer, MalformedAnswer, UnusableAnswer
+from headrace.providers.batches.stored_reply import StoredReply, later_reply
 from headrace.providers.bounds import choices_of, plausible
 from headrace.providers.dialect import Dialect, Outgoing, UpstreamReader, Warn
 from headrace.providers.failure import AttemptFailed, Failure, Kind, shown
@@ -30,6 +32,9 @@ from headrace.providers.table import ProviderRow
 from headrace.providers.target import RemoteTarget
 from headrace.providers.upstream import Upstream, UpstreamReply, retry_after_s
 from headrace.providers.usage import ReportedUsage, estimated, usage_of
+
+BATCH = "batch"
+"""The way of processing of lines in a provider's batch."""
 
 
 class Sending:
@@ -46,14 +51,21 @@ class Sending:
         trace: Mapping[str, str],
         deadline_s: float,
         warn: Warn,
+        deferral: Deferral | None = None,
     ) -> None:
+        """`deferral` of a line that the provider's own batch may answer."""
+        self.deferral = deferral
         self.target, self.dialect, self.key, self.warn = target, dialect, key, warn
         self._upstream, self._deadline_s = upstream, deadline_s
         self._passed_on = {HOPS: ",".join(hops), **trace}
         self.was_sent = False
 
-    async def send(self, outgoing: Outgoing, accept: str = "application/json") -> UpstreamReply:
-        """The reply to a request, of status 200. Raises AttemptFailed."""
+    async def send(self, outgoing: Outgoing, accept: str = "application/json") -> UpstreamReply | StoredReply:
+        """The reply to a request, of status 200. Raises AttemptFailed, or Deferred where it comes later."""
+        if self.deferral is not None and (found := later_reply(self.deferral, self.target, outgoing)):
+            if found.status == 200:
+                return found
+            raise AttemptFailed(self.dialect.failure(found.status, found.content))
         headers = {
             "content-type": "application/json",
             "accept": accept,
@@ -88,7 +100,7 @@ class RemoteAttempt:
         self.tier: str = sending.target.tier
         self.first_content_s: float | None = None
         self._body = b""
-        self._reply: UpstreamReply | None = None
+        self._reply: UpstreamReply | StoredReply | None = None
         self._answer: Answer | None = None
         self._start_s = time.monotonic()
 
@@ -105,7 +117,7 @@ class RemoteAttempt:
         use = self._request.tools if isinstance(self._request, ChatRequest) else None
         self._answer = answer = Answer(choices_of(self._request), use, self._warn)
         reader: UpstreamReader | None = None
-        reply: UpstreamReply | None = None
+        reply: UpstreamReply | StoredReply | None = None
         try:
             self._reply = reply = await self._sent()
             reader = self._dialect.reader(self._request, self._target, answer, self._warn)
@@ -142,7 +154,7 @@ class RemoteAttempt:
         finally:
             if reader is not None:
                 self.usage, self.fingerprint = reader.usage, reader.fingerprint
-                self.tier = reader.tier or self.tier
+                self._note_tier(reader)
             if reply is not None:
                 await reply.close()
 
@@ -158,7 +170,12 @@ class RemoteAttempt:
             return None
         return plausible(self._request, self._target, self._body, self._reply.received)
 
-    async def _sent(self) -> UpstreamReply:
+    def _note_tier(self, reader: UpstreamReader) -> None:
+        """How it was processed. The reply within a batch may say that it was as usual."""
+        is_batch = isinstance(self._reply, StoredReply)
+        self.tier = BATCH if is_batch else reader.tier or self.tier
+
+    async def _sent(self) -> UpstreamReply | StoredReply:
         outgoing = self._dialect.outgoing(self._request, self._target, self._warn)
         self._body = outgoing.body
         return await self._sending.send(outgoing, "text/event-stream")
@@ -170,7 +187,8 @@ class RemoteAttempt:
         not match."""
         if not answer.is_finished:
             raise self._failed("truncated", "ended its stream in the middle of the answer")
-        self.usage, self.tier = reader.usage, reader.tier or self.tier
+        self.usage = reader.usage
+        self._note_tier(reader)
         usage, reasoning = self._usage(answer, reader.usage)
         ended = answer.ended(reasoning)
         if self._check is not None:

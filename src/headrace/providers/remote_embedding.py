@@ -17,10 +17,11 @@ from headrace.inference.events import InferenceEvent, InputEmbedded, PromptFinis
 from headrace.inference.input_purpose import InputPurpose
 from headrace.inference.requests import EmbeddingRequest
 from headrace.providers.answer import MalformedAnswer
+from headrace.providers.batches.stored_reply import StoredReply
 from headrace.providers.bounds import embedding_bound
 from headrace.providers.dialect import Outgoing
 from headrace.providers.failure import AttemptFailed, Failure, shown
-from headrace.providers.remote_attempt import Sending, prompt_tokens
+from headrace.providers.remote_attempt import BATCH, Sending, prompt_tokens
 from headrace.providers.target import RemoteTarget
 from headrace.providers.usage import ReportedUsage, openai_usage, usage_of
 from headrace.struct_types import thread_safe
@@ -75,6 +76,8 @@ class RemoteEmbedding:
         try:
             reply = await self._sending.send(self._outgoing())
             self._was_answered = True
+            if isinstance(reply, StoredReply):
+                self.tier = BATCH
             embedded = self._read(await reply.whole())
         except (MalformedAnswer, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             words = (

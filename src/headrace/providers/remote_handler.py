@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing
 
 from headrace.errors import UsageError
-from headrace.inference.call_context import CallContext
+from headrace.inference.call_context import HOPS, CallContext
 from headrace.inference.events import Prepared, PreparedPrompt, Started
 from headrace.inference.handler import Batch
 from headrace.inference.requests import (
@@ -17,11 +17,13 @@ from headrace.inference.requests import (
     GenerationRequest,
     InferenceRequest,
 )
+from headrace.providers.batches.api import BatchApi
+from headrace.providers.batches.forms import batch_api_of
 from headrace.providers.bounds import input_bound
 from headrace.providers.capabilities import DEFAULTS, adapted, embeddable
 from headrace.providers.dialects.registry import dialect_of
 from headrace.providers.failure import AttemptFailed, Failure, error_of
-from headrace.providers.remote_attempt import RemoteAttempt, Sending, prompt_tokens
+from headrace.providers.remote_attempt import RemoteAttempt, Sending, key_headers, prompt_tokens
 from headrace.providers.remote_embedding import RemoteEmbedding
 from headrace.providers.remote_rerank import RemoteRerank
 from headrace.providers.target import RemoteTarget
@@ -112,7 +114,19 @@ class RemoteHandler:
             trace=trace_headers(own, own.span_id),
             deadline_s=until_s if deadline_s is None else min(until_s, deadline_s),
             warn=call.warn,
+            deferral=call.deferral if self.target.batches else None,
         )
+
+    def batches(self) -> BatchApi | None:
+        """The provider's batches; None where it has none. Raises AttemptFailed where there is no key."""
+        form = self.target.row.batches
+        if not form:
+            return None
+        return batch_api_of(form, self._upstream, self._dialect, self._batch_headers)
+
+    def _batch_headers(self, hops: Sequence[str]) -> dict[str, str]:
+        key = key_headers(self.target.row, self._provider_key())
+        return {HOPS: ",".join((*hops, self._server_id)), **self._dialect.headers, **key}
 
     def _provider_key(self) -> str | None:
         provider = self.target.provider

@@ -19,6 +19,7 @@ DEFAULT_ROW = "compatible"
 """The row of a server about which nothing is known but its dialect."""
 
 ReasoningForm = Literal["", "effort", "openrouter", "deepseek", "template", "headrace", "anthropic", "google"]
+BatchForm = Literal["", "openai", "anthropic"]
 Continues = Literal["", "plain", "prefix", "vllm", "sglang"]
 
 
@@ -36,7 +37,8 @@ class ProviderRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     false. `continues` is how the last message is continued. `extra` goes into every body; with
     `extra_needs_reasoning` only where reasoning is asked for. `extra_fields`: it takes Headrace's own fields.
     `tiers` are ways of processing besides the usual one that a request may ask for by `service_tier`.
-    `max_output` are the tokens that its models write at most, `reasoning_beyond` how many of reasoning may
+    `batches` is the form of its batches, which are answered later and cost less. `max_output` are the
+    tokens that its models write at most, `reasoning_beyond` how many of reasoning may
     come on top of the limit of an answer: by patterns of the model's name, the first that matches counts.
     `image_tokens` is the most that one image counts as.
     """
@@ -77,6 +79,7 @@ class ProviderRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     extra_needs_reasoning: bool = False
     extra_fields: bool = False
     tiers: tuple[str, ...] = ()
+    batches: BatchForm = ""
     max_output: Mapping[str, int] = {}
     reasoning_beyond: Mapping[str, int] = {}
     image_tokens: int = 50_000

@@ -32,7 +32,8 @@ class Provider(Struct, frozen=True, kw_only=True):
 class RemoteTarget(Struct, frozen=True, kw_only=True):
     """A model of a provider. `name` is the entry's in [models], `model` the provider's own name. `context`
     tokens is what it reads and writes at most, `max_output_tokens` what it writes at most, as its entry says
-    so. `tier` is the way of processing that is asked for."""
+    so. `tier` is the way of processing that is asked for; with `batches` lines of batches go into batches of
+    the provider."""
 
     name: str
     provider: Provider
@@ -40,6 +41,7 @@ class RemoteTarget(Struct, frozen=True, kw_only=True):
     context: int | None = None
     max_output_tokens: int | None = None
     tier: TierName = "standard"
+    batches: bool = False
 
     @property
     def key(self) -> tuple[str, ...]:

@@ -84,6 +84,8 @@ class Upstream:
         return reply
 
     def _opened(self) -> aiohttp.ClientSession:
+        if self._is_closed:
+            raise RuntimeError("the connections are closed")
         if self._session is None:
             settings = self.settings
             connector = aiohttp.TCPConnector(
@@ -189,6 +191,29 @@ class UpstreamReply:
         finally:
             await self.close()
         return bytes(found)
+
+    async def lines(self, longest: int) -> AsyncGenerator[list[bytes]]:
+        """The lines of a reply as they come, without blank ones; closes it. Raises AttemptFailed where it
+        breaks off, or breaks a limit."""
+        rest, size, wait_s = bytearray(), 0, self._settings.first_byte_timeout
+        try:
+            while data := await self._read(wait_s):
+                wait_s = self._settings.idle_timeout
+                size += len(data)
+                end, whole = data.rfind(b"\n") + 1, b""
+                if end:
+                    whole, rest = bytes(rest) + data[:end], bytearray()
+                rest += data[end:]
+                if size > MAX_REPLY_BYTES or len(rest) > longest:
+                    raise _failed(
+                        "stream", "malformed", "sent a reply or a line that is too long", self.status
+                    )
+                if found := [line for line in whole.split(b"\n") if line.strip()]:
+                    yield found
+            if rest.strip():
+                yield [bytes(rest)]
+        finally:
+            await self.close()
 
     async def events(self) -> AsyncGenerator[list[SseEvent]]:
         """The server-sent events as they come. Raises AttemptFailed for a stream that breaks off or breaks a

@@ -13,12 +13,13 @@ from headrace.storage.database import Database, Row
 
 
 class LineState(IntEnum):
-    """State of a line. UNFINISHED: the batch ended before the line ran."""
+    """State of a line. UNFINISHED: the batch ended before the line ran. SENT: a provider's batch has it."""
 
     PENDING = 0
     COMPLETED = 1
     FAILED = 2
     UNFINISHED = 3
+    SENT = 4
 
 
 class StoredBatch(Struct, frozen=True):
@@ -26,6 +27,7 @@ class StoredBatch(Struct, frozen=True):
 
     `status` is in_progress, cancelling, finalizing, and finally the `outcome`: completed, expired or
     cancelled. `outcome` is set as soon as no further line will run. `completed` and `failed` count lines.
+    `hops` are the servers that the request for it has passed.
     """
 
     id: str
@@ -48,6 +50,7 @@ class StoredBatch(Struct, frozen=True):
     completed: int
     failed: int
     usage: str | None
+    hops: str = ""
 
 
 class Line(Struct, frozen=True):
@@ -86,15 +89,16 @@ class Batches:
         window_s: int,
         metadata: str | None,
         files_expire_after_s: int | None,
+        hops: str = "",
     ) -> StoredBatch:
         """Store a batch with its lines; invalid lines already have their replies."""
         batch_id, now_s = f"{self._prefix}_{uuid.uuid4().hex}", int(time.time())
         values = (batch_id, owner, endpoint, input_file_id, completion_window, metadata, files_expire_after_s)
         with self._database.transaction() as connection:
             connection.execute(
-                f"""INSERT INTO batches ({", ".join(_COLUMNS[:7])}, status, created_s, expires_s, total)
-                VALUES (?, ?, ?, ?, ?, ?, ?, 'in_progress', ?, ?, 0)""",
-                (*values, now_s, now_s + window_s),
+                f"""INSERT INTO batches ({", ".join(_COLUMNS[:7])}, status, created_s, expires_s, total, hops)
+                VALUES (?, ?, ?, ?, ?, ?, ?, 'in_progress', ?, ?, 0, ?)""",
+                (*values, now_s, now_s + window_s, hops),
             )
             connection.executemany(
                 "INSERT INTO batch_lines VALUES (?, ?, ?, ?, ?, ?)",
@@ -173,7 +177,8 @@ class Batches:
         """No further line will run: mark the remaining ones as unfinished."""
         with self._database.transaction() as connection:
             connection.execute(
-                "UPDATE batch_lines SET state = 3, body = NULL WHERE batch = ? AND state = 0", (batch_id,)
+                "UPDATE batch_lines SET state = 3, body = NULL WHERE batch = ? AND state IN (0, 4)",
+                (batch_id,),
             )
             connection.execute(
                 """UPDATE batches SET outcome = ?1, finalizing_s = ?2,
@@ -207,7 +212,8 @@ class Batches:
                 WHERE id = ? AND ended_s IS NULL""",
                 (int(time.time()), output_file_id, error_file_id, usage, batch_id),
             )
-            connection.execute("DELETE FROM batch_lines WHERE batch = ?", (batch_id,))
+            for table in ("batch_lines", "provider_lines", "provider_jobs"):
+                connection.execute(f"DELETE FROM {table} WHERE batch = ?", (batch_id,))
 
 
 def _stored(row: Row) -> StoredBatch:

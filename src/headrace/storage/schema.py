@@ -307,4 +307,31 @@ MIGRATIONS: Mapping[str, Sequence[str]] = {
             changed_s INTEGER NOT NULL
         )""",
     ),
+    "provider_batches": (
+        """CREATE TABLE provider_jobs (
+            id TEXT PRIMARY KEY,
+            batch TEXT NOT NULL,
+            target TEXT NOT NULL,
+            path TEXT NOT NULL,
+            state TEXT NOT NULL,
+            upload_id TEXT NOT NULL,
+            remote_id TEXT NOT NULL,
+            created_s INTEGER NOT NULL
+        )""",
+        "CREATE INDEX provider_jobs_by_batch ON provider_jobs (batch)",
+        """CREATE TABLE provider_lines (
+            batch TEXT NOT NULL,
+            place INTEGER NOT NULL,
+            job TEXT NOT NULL,
+            target TEXT NOT NULL,
+            path TEXT NOT NULL,
+            asked BLOB NOT NULL,
+            size_bytes INTEGER NOT NULL,
+            rounds INTEGER NOT NULL,
+            status INTEGER,
+            answer BLOB,
+            PRIMARY KEY (batch, place)
+        ) WITHOUT ROWID""",
+        "ALTER TABLE batches ADD COLUMN hops TEXT NOT NULL DEFAULT ''",
+    ),
 }

@@ -171,6 +171,7 @@ async def create_message_batch(http: HttpRequest) -> Response:
             window_s=WINDOW_S,
             metadata=None,
             files_expire_after_s=RESULTS_KEPT_S,
+            hops=",".join(call_of(http).hops),
         )
 
     batch = await service.run_in_thread(begin)

@@ -137,6 +137,7 @@ async def create_batch(http: HttpRequest) -> Response:
             window_s=window_s,
             metadata=None if body.metadata is None else json.dumps(body.metadata),
             files_expire_after_s=None if expires_after is None else expires_after.seconds,
+            hops=",".join(call_of(http).hops),
         )
 
     batch = await service.run_in_thread(begin)

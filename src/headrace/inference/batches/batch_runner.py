@@ -17,6 +17,7 @@ from headrace.inference.accounts import Account
 from headrace.inference.admission import AdmissionGate
 from headrace.inference.batches.batch_files import publish
 from headrace.inference.batches.batch_lines import LineResponse, reply_line
+from headrace.inference.batches.deferral import Deferral, LaterAnswers
 from headrace.inference.call_context import derived_id, new_request_id
 from headrace.inference.store_threads import StoreThreads
 from headrace.storage.batches import Batches, Line, LineState, StoredBatch
@@ -25,7 +26,10 @@ from headrace.storage.database import Database, open_private
 LOG = logging.getLogger("headrace.batches")
 
 LOOK_IDLE_S, LOOK_BUSY_S = 5.0, 0.25  # how often the store is looked at for what other programs wrote
+DEFERRED = 0
 RETRIED = (429, 503, 529)
+MAX_LAST_TRIES = 20
+"""Of a line whose answer is there when its batch is over."""
 LONGEST_PAUSE_S = 5.0
 PAUSE_AFTER_FAILURE_S = 10.0
 LINES_AT_A_TIME = 64
@@ -40,10 +44,13 @@ class LineRequest(Struct, frozen=True):
     account: Account
     body: bytes
     work_id: str
+    hops: tuple[str, ...] = ()
+    deferral: Deferral | None = None
 
 
 class LineAnswer(Struct, frozen=True):
-    """What a line brought, in the words of its endpoint. A refusal that asks to wait says how long."""
+    """What a line brought, in the words of its endpoint. A refusal that asks to wait says how long. Status
+    DEFERRED: a provider's batch will answer it."""
 
     status: int
     body: bytes
@@ -70,12 +77,13 @@ class BatchRunner:
         threads: StoreThreads,
         gate: AdmissionGate,
         max_num_seqs: int,
+        later: LaterAnswers | None = None,
     ) -> None:
-        """`account_of` is the account of an owner in the store; None where its key is gone. It reads the
-        store."""
+        """`later` has lines answered by providers' batches. `account_of` is the account of an owner in the
+        store; None where its key is gone. It reads the store."""
         self._answer, self._account_of = answer, account_of
         self._database, self._threads, self._gate = database, threads, gate
-        self._batches = Batches(database)
+        self._batches, self._later = Batches(database), later
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._cancelled: set[str] = set()  # by their owners
         self._closing: set[str] = set()  # what is left to do is not interrupted
@@ -175,20 +183,25 @@ class BatchRunner:
 
     async def _outcome(self, batch: StoredBatch, account: Account) -> str:
         """Run what is pending; how the batch ended."""
-        if batch.status == "cancelling":
-            return "cancelled"
-        try:
-            async with asyncio.timeout(max(0.0, batch.expires_s - time.time())):
-                await self._run_lines(batch, account)
-        except TimeoutError:
-            return "expired"
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if batch.id not in self._cancelled or task is None:
-                raise
-            task.uncancel()
-            return "cancelled"
-        return "completed"
+        outcome = "cancelled"
+        if batch.status != "cancelling":
+            try:
+                async with asyncio.timeout(max(0.0, batch.expires_s - time.time())):
+                    await self._run_lines(batch, account)
+                    while self._later is not None and await self._later.advance(batch):
+                        await self._run_lines(batch, account)
+                return "completed"
+            except TimeoutError:
+                outcome = "expired"
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if batch.id not in self._cancelled or self._gate.draining or task is None:
+                    raise
+                task.uncancel()
+        if self._later is not None:
+            for line in await self._later.give_up(batch):
+                await self._run_line(batch, account, line, is_over=True)
+        return outcome
 
     async def _run_lines(self, batch: StoredBatch, account: Account) -> None:
         places, after = asyncio.Semaphore(self._most), 0
@@ -202,16 +215,28 @@ class BatchRunner:
                     task.add_done_callback(lambda _: places.release())
                     after = line.place
 
-    async def _run_line(self, batch: StoredBatch, account: Account, line: Line) -> None:
-        """Run a line until it has an answer that is one, and keep that."""
-        work_id = f"req_{derived_id(batch.id, line.place)}"
+    async def _run_line(
+        self, batch: StoredBatch, account: Account, line: Line, *, is_over: bool = False
+    ) -> None:
+        """Run a line until it has an answer that is one, and keep that, or until a provider's batch has it.
+        `is_over`: the batch ends, and this line has a provider's answer."""
+        work_id, tries = f"req_{derived_id(batch.id, line.place)}", 0
+        hops = tuple(hop for hop in batch.hops.split(",") if hop)
         while True:
-            request_id = new_request_id()
+            request_id, tries = new_request_id(), tries + 1
+            deferral = None if self._later is None else await self._later.begin(batch, line, is_over=is_over)
             async with self._room():
+                body = line.body or b""
                 answer = await self._answer(
-                    LineRequest(request_id, batch.endpoint, account, line.body or b"", work_id)
+                    LineRequest(request_id, batch.endpoint, account, body, work_id, hops, deferral)
                 )
-            if answer.status not in RETRIED:
+            if self._later is not None and deferral is not None:
+                if answer.status == DEFERRED and deferral.asked is not None:
+                    await self._later.keep(batch, line, deferral.asked)
+                    return
+                if answer.status in RETRIED and deferral.taken and not is_over:
+                    await self._later.forget(batch, line)
+            if answer.status not in RETRIED or (is_over and tries == MAX_LAST_TRIES):
                 break
             await asyncio.sleep(min(answer.pause_s, LONGEST_PAUSE_S))
         state = LineState.COMPLETED if answer.status == 200 else LineState.FAILED

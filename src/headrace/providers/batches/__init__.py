@@ -1,0 +1,1 @@
+"""Batches of providers: requests that they answer later, for less."""
