@@ -145,6 +145,7 @@ def running_provider(*replies: Reply) -> Iterator[FakeProvider]:
         ready.set()
         loop.run_forever()
         server.close()
+        loop.run_until_complete(asyncio.sleep(0.01))  # connections that are being accepted
         running = asyncio.all_tasks(loop)
         for task in running:
             task.cancel()
