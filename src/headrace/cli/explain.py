@@ -14,6 +14,8 @@ from headrace.cli.load_progress import loaded
 from headrace.cli.server_call import call_server
 from headrace.cli.terminal import JsonFlag, print_json
 from headrace.config.settings import MODEL_SETTINGS, Settings
+from headrace.executors.machine_limits import machine_limits
+from headrace.loading.loader import usable_cores
 from headrace.telemetry.explain_node import ExplainNode
 
 HELP = """Show where the time of a request went, or would go.
@@ -48,6 +50,7 @@ def command(
     if is_id or _ID.fullmatch(what):
         tree = msgspec.convert(call_server(settings, "GET", f"/v1/requests/{what}/explain"), ExplainNode)
     else:
+        machine_limits(settings.threads or usable_cores(), settings.cache_folder)  # nothing else says times
         with loaded(model, settings) as llm:
             prompt = what if raw else [{"role": "user", "content": what}]
             tree = llm.explain(prompt, **sampling)

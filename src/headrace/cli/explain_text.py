@@ -16,9 +16,10 @@ def explain_text(root: ExplainNode) -> str:
     of the whole as a bar, and details. Shares of what is not computed are those of the prediction."""
     lines = list(_lines(root, _seconds(root), ""))
     width = max(len(name) for name, *_ in lines)
-    head = f"{'part':<{width}}  {'measured':>10}  {'predicted':>10}  {'share':<{_BAR}}"
+    wide = max(10, *(len(one) for _, *times, _, _ in lines for one in times))
+    head = f"{'part':<{width}}  {'measured':>{wide}}  {'predicted':>{wide}}  {'share':<{_BAR}}"
     rows = [
-        f"{name:<{width}}  {took:>10}  {said:>10}  {bar:<{_BAR}}  {more}"
+        f"{name:<{width}}  {took:>{wide}}  {said:>{wide}}  {bar:<{_BAR}}  {more}"
         for name, took, said, bar, more in lines
     ]
     advice = () if root.detail is UNSET else root.detail.get("advice", ())
@@ -46,6 +47,8 @@ def _ms(seconds: float) -> str:
 
 
 def _shown(name: str, value: object) -> str:
+    if isinstance(value, bool):
+        return name.replace("_", " ") if value else f"not {name.replace('_', ' ')}"
     if name.endswith("_s") and isinstance(value, float):
         return f"{name.removesuffix('_s').replace('_', ' ')} {_ms(value)}"
     return (

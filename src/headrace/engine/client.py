@@ -13,6 +13,7 @@ from headrace.chat.templates.chat_template import ChatTemplate
 from headrace.engine.adapters import AdapterInfo
 from headrace.engine.pacing import PaceOptions
 from headrace.engine.request import EngineRequest, EventCallback, RequestHandle
+from headrace.engine.step_times import StepBound
 from headrace.errors import Overloaded
 from headrace.executors.kv_layers import KvType
 from headrace.sampling.params import SamplingParams
@@ -30,7 +31,7 @@ class EngineLimits(Struct, frozen=True, kw_only=True):
     scores of a head; 0 where the model generates text instead.
     `may_speculate` says that speculation is off and could be on.
     `model_context_length` is the longest that the model could be loaded with, 0 if unknown. `pace` bounds
-    steps.
+    steps, and `bound` says what they take before one was measured.
     """
 
     context_length: int
@@ -42,6 +43,7 @@ class EngineLimits(Struct, frozen=True, kw_only=True):
     model_context_length: int = 0
     may_speculate: bool = False
     pace: PaceOptions = PaceOptions()
+    bound: StepBound = StepBound()
 
     @property
     def max_choices(self) -> int:

@@ -77,7 +77,9 @@ class Engine:
         self._active = ActiveRequests(self._queue, self._scheduler, self._batches, speculation, self._pacing)
         self._admission = Admission(
             *(self._queue, self._active, self._scheduler, clock, self._pacing),
-            StepPredictor(self._scheduler, self._pacing, self._calls, self._capacity.max_tokens),
+            StepPredictor(
+                self._scheduler, self._pacing, self._calls, limits.bound, self._capacity.max_tokens
+            ),
             self._capacity.max_tokens,
         )
         self._timer, self._sums, self._single_steps = StepClock(clock), StepSums(), 0
@@ -309,7 +311,7 @@ class Engine:
         if ran is not None and plan.kind[DRAFTED]:  # how many tokens its steps checked is known by now
             plan.work, plan.kind = drafted_work(plan, ran)
             plan.predicted_s = self._pacing.predicted_s(plan.work)
-        predicted_s = plan.predicted_s * self._calls.ratio(plan.kind)
+        predicted_s = plan.predicted_s * self._calls.ratio(plan.kind) or self.limits.bound.seconds(plan.work)
         call = totals(plan.chunks, self._timer, self._sums, steps, predicted_s)
         seconds = (call.after.seconds - self._sums.seconds) / steps
         self._calls.learn(plan.kind, plan.predicted_s, seconds)

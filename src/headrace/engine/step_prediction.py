@@ -11,7 +11,7 @@ from headrace.engine.request_state import RequestState
 from headrace.engine.scheduler.scheduler import Scheduler
 from headrace.engine.scheduler.sequence import Sequence
 from headrace.engine.step_share import ShareKind, StepShare
-from headrace.engine.step_times import StepWork, attended
+from headrace.engine.step_times import StepBound, StepWork, attended
 
 MAX_CHUNKS = 64
 """So many steps of a prompt are told apart; the last one stands for those that follow."""
@@ -20,9 +20,11 @@ MAX_CHUNKS = 64
 class StepPredictor:
     """Predicts from what runs now and what steps took until now. For the loop's thread alone."""
 
-    def __init__(self, scheduler: Scheduler, pacing: Pacing, calls: CallTimes, max_batch_tokens: int) -> None:
+    def __init__(
+        self, scheduler: Scheduler, pacing: Pacing, calls: CallTimes, bound: StepBound, max_batch_tokens: int
+    ) -> None:
         self._scheduler, self._pacing, self._calls = scheduler, pacing, calls
-        self._most = max_batch_tokens
+        self._bound, self._most = bound, max_batch_tokens
 
     def finished(self, state: RequestState) -> RequestFinished:
         """What the last event of the request would be; its shares have `predicted_s` alone. An answer is as
@@ -52,7 +54,7 @@ class StepPredictor:
 
     def _queue_s(self, sequence: Sequence | None) -> float:
         """Until the first step: the prompts before it are read in steps of their own."""
-        if sequence is None or not self._pacing.times.any_known:
+        if sequence is None:
             return 0.0
         ahead = sum(one.pending for one in self._scheduler.running if one.pending > 1)
         waiting = [one for one in self._scheduler.waiting if one.priority <= sequence.priority]
@@ -73,7 +75,8 @@ class StepPredictor:
             start, tokens, at_s = start + count, tokens - count, at_s + seconds
 
     def _seconds(self, work: StepWork, *, is_long: bool = False) -> float:
-        return self._pacing.predicted_s(work) * self._calls.ratio(kind_of_work(work, is_long=is_long))
+        known_s = self._pacing.predicted_s(work) * self._calls.ratio(kind_of_work(work, is_long=is_long))
+        return known_s or self._bound.seconds(work)
 
     def _decode(self, prompt: int, steps: int, choices: int, at_s: float) -> StepShare:
         streams, seen = self._streams()

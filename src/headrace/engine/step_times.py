@@ -11,6 +11,9 @@ from msgspec import Struct
 WINDOW = 32  # steps of each kind that are remembered
 REFIT_EVERY = 8  # steps
 ENOUGH = 2  # steps with prefill
+LOOP_S = 1e-4
+REACHED = 0.6
+"""Guesses until steps are measured: the loop around one, and how much of the machine's limits it reaches."""
 # What makes the columns of the fit about equally large.
 _SCALES = np.array([1.0, 512.0, 32.0, 2.0**18])
 
@@ -23,6 +26,19 @@ class StepWork(Struct, frozen=True):
     prefill: float
     rows: float
     pairs: float
+
+
+class StepBound(Struct, frozen=True):
+    """What steps take before one was measured: `read_s` to read the weights and `token_s` to compute a token,
+    at the limits of the machine; 0 where these are not known."""
+
+    read_s: float = 0.0
+    token_s: float = 0.0
+
+    def seconds(self, work: StepWork) -> float:
+        """Of a step; 0 where nothing is known."""
+        at_best_s = max(self.read_s, self.token_s * (work.prefill + work.rows))
+        return LOOP_S + at_best_s / REACHED if at_best_s else 0.0
 
 
 class StepTimes:

@@ -10,8 +10,10 @@ from headrace.engine.client import EngineClient, EngineLimits, LoadedModel
 from headrace.engine.encoder import Encoder
 from headrace.engine.engine import Engine
 from headrace.engine.speculative.controller import SpeculationController
+from headrace.engine.step_times import StepBound
 from headrace.engine.turns import Turns
 from headrace.executors.executor import Executor
+from headrace.executors.machine_limits import known_limits
 from headrace.loading.adapters import adapter_fitter
 from headrace.loading.engine_parts import (
     PackedWeights,
@@ -23,6 +25,7 @@ from headrace.loading.engine_parts import (
 from headrace.loading.options import EngineOptions, pace_of
 from headrace.loading.planned_model import PlannedModel, prepare
 from headrace.loading.quality_check import check_quality
+from headrace.loading.roofline import peak_of
 from headrace.sampling.params import SamplingParams
 from headrace.sampling.sampler import Sampler
 from headrace.weights.config_json import Config, find
@@ -96,6 +99,7 @@ def _engine(
         may_speculate=options.speculative == "off" and not prepared.plan.state_bytes and pooling is None,
         vector_of_each_token=pooling == "none",
         pace=pace_of(options),
+        bound=_bound(prepared, options),
     )
     if pooling is not None:
         return Encoder(
@@ -111,6 +115,16 @@ def _engine(
         turns=turns,
         read_adapter=adapter_fitter(prepared),
     )
+
+
+def _bound(prepared: PlannedModel, options: EngineOptions) -> StepBound:
+    """What the machine's limits say of a step, where they were measured before."""
+    plan, cache = prepared.plan, options.cache_dir
+    limits = None if cache is None else known_limits(options.threads or usable_cores(), cache)
+    if limits is None:
+        return StepBound()
+    read_s = plan.weight_bytes_per_token / limits.read_bytes_per_s if plan.reads_memory else 0.0
+    return StepBound(read_s, plan.operations_per_token / peak_of(plan.weight_format, limits))
 
 
 def usable_cores() -> int:
