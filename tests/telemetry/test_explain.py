@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
+
 from msgspec import UNSET
 
+from headrace.engine.call_times import drafted_work
 from headrace.engine.request import Timing, Usage
 from headrace.engine.request_trace import MAX_SHARES, RequestTrace, StepSums, StepTotals
 from headrace.engine.step_share import StepShare
+from headrace.engine.step_times import StepBound, StepWork
+from headrace.executors.machine_limits import machine_limits
+from headrace.llm import LLM
 from headrace.telemetry.explain import explain, predict
 from headrace.telemetry.explain_node import EngineTrace, ExplainNode, Stage
 
@@ -125,3 +132,27 @@ def test_a_prediction_has_the_same_parts() -> None:
     assert [one.name for one in engine.children] == ["queue", "prefill 1", "decode", "prefill 2"]
     assert all(one.measured_s == 0 for one in engine.children)
     assert abs(root.predicted_s - (0.014 + 0.01 + 0.03 + 0.11)) < 1e-9
+
+
+def test_what_was_never_measured_is_predicted_by_the_limits_of_the_machine(tmp_path: Path) -> None:
+    machine_limits(1, tmp_path)
+    with LLM("mini", threads=1, cache_dir=tmp_path, speculative="off") as llm:
+        before = llm.explain("list files", max_tokens=40)
+        assert before.predicted_s is not UNSET and before.predicted_s > 0
+        bound, plan = llm.model.engine.limits.bound, llm.model.plan
+        assert bound.token_s > 0 and bound.read_s == 0, "its weights stay in the caches"
+        assert plan.operations_per_token / bound.token_s < 1e13
+    assert bound.seconds(StepWork(100, 0, 0.0)) > bound.seconds(StepWork(0, 1, 0.0)) > 0
+    assert StepBound(read_s=1.0, token_s=0.1).seconds(StepWork(0, 4, 0.0)) > 1.0
+    assert StepBound().seconds(StepWork(0, 1, 0.0)) == 0
+
+
+def test_a_step_that_checked_drafts_counts_all_its_tokens() -> None:
+    """Of four steps of two rows one checked 6 tokens."""
+    ran = SimpleNamespace(steps=4, plain_steps=3, draft_steps=[(6, 0.1)])
+    plan = SimpleNamespace(work=StepWork(0, 2, 200.0), kind=(False, 0, 2, True, True, True))
+    work, kind = drafted_work(plan, ran)  # type: ignore[arg-type]
+    assert work == StepWork(0, 3.0, 300.0) and kind == (False, 0, 2, True, True, True)
+    ran.steps, ran.draft_steps = 3, []
+    work, kind = drafted_work(plan, ran)  # type: ignore[arg-type]
+    assert work.rows == 2 and kind == (False, 0, 2, True, False, True)

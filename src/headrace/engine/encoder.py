@@ -186,7 +186,7 @@ class Encoder:
         tokens = len(text.request.prompt)
         work = StepWork(tokens, 0, attended(0, tokens))
         times = self._widths.now
-        seconds = times.seconds(work) if times.any_known else self.limits.bound.seconds(work)
+        seconds = times.seconds(work) if times.knows(work) else self.limits.bound.seconds(work)
         share = StepShare("encode", 0.0, seconds, 1, 0.0, 0.0, 0.0, seconds, tokens, 1, tokens)
         return RequestFinished(Usage(tokens, 0, 0), Timing(0.0, seconds, seconds), 0, (share,))
 
@@ -224,7 +224,7 @@ class Encoder:
         step = encoder_step(prompts, self._pooling, self._capacity.page_tokens, starts, unseen)
         work = StepWork(len(step.tokens), 0, sum(attended(0, len(prompt)) for prompt in prompts))
         times = self._widths.now
-        predicted_s = times.seconds(work) if times.any_known else self.limits.bound.seconds(work)
+        predicted_s = times.seconds(work) if times.knows(work) else self.limits.bound.seconds(work)
         output, run_s = self._in_turn(executor, step, work)
         self.steps += 1
         self._running, self._last_step_s = 0, self._clock()

@@ -201,8 +201,8 @@ class Pacing:
         self._learned_s = now_s
 
     def predicted_s(self, work: StepWork) -> float:
-        """What a step is expected to take; 0 where nothing is known."""
-        return self.times.seconds(work) if self.times.any_known else 0.0
+        """What a step is expected to take; 0 where none like it was measured."""
+        return self.times.seconds(work) if self.times.knows(work) else 0.0
 
 
 def work_of(chunks: Iterable[ScheduledChunk]) -> StepWork:

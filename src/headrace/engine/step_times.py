@@ -74,6 +74,10 @@ class StepTimes:
         """Whether any step was measured."""
         return any(self._kinds)
 
+    def knows(self, work: StepWork) -> bool:
+        """Whether a step like this one, with prefill or without, was measured."""
+        return bool(self._kinds[work.prefill > 0])
+
     def note(self, work: StepWork, seconds: float) -> None:
         """A step took so long."""
         if seconds > 0:
