@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import http.server
 import json
+import math
 import re
 import threading
 import time
@@ -31,13 +32,14 @@ class Client:
         self._end = b"\n" if path.startswith("/api/") else b"\n\n"
         self._is_stream = path.startswith("/api/") or bool(body.get("stream"))
         self.is_whole, self.problem = False, ""
+        self.until_s = math.inf  # while servers are killed nobody gives up
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
 
     def _run(self) -> None:
-        attempt, has_id, until_s = 0, False, time.monotonic() + PATIENCE_S
+        attempt, has_id = 0, False
         while not self.is_whole and not self.problem:
-            if time.monotonic() > until_s:
+            if time.monotonic() > self.until_s:
                 self.problem = "it did not end"
                 return
             try:
@@ -69,9 +71,14 @@ class Client:
                 time.sleep(0.02)
 
     def join(self) -> None:
-        """Wait for the end."""
-        self.thread.join(PATIENCE_S)
+        """Wait for the end, which no death disturbs any more."""
+        self.wait()
         assert self.is_whole, (self.name, self.kind, self.problem)
+
+    def wait(self) -> None:
+        """The same, whatever comes of it."""
+        self.until_s = time.monotonic() + PATIENCE_S
+        self.thread.join(PATIENCE_S + 60)
 
     @property
     def events(self) -> int:

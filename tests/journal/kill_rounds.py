@@ -235,7 +235,7 @@ class Round:
     def _judge(self) -> None:
         """Wait for all, and compare."""
         for one in self.clients:
-            one.thread.join(PATIENCE_S)
+            one.wait()
             if not one.is_whole:
                 self.problems.append(f"{one.name} ({one.kind}): {one.problem or 'it did not end'}")
         self.counts["requests"] = len(self.clients)

@@ -7,6 +7,7 @@ import os
 import random
 import re
 import resource
+import shutil
 import subprocess
 import sys
 import time
@@ -254,6 +255,39 @@ def test_a_provider_is_not_paid_twice(tmp_path: Path) -> None:
         server.kill()
         provider.shutdown()
         provider.server_close()
+
+
+@pytest.mark.parametrize("change", [{"HEADRACE_KV_CACHE_DTYPE": "f32"}, {"HEADRACE_ISA": "portable"}])
+def test_what_was_computed_otherwise_does_not_go_on(tmp_path: Path, change: dict[str, str]) -> None:
+    """Other caches or kernels may give other bytes, and the text so far would not tell."""
+    server = KilledServer(tmp_path)
+    server.start()
+    try:
+        body = {"model": "mini", "messages": STORY, "max_tokens": 500, "ignore_eos": True, "stream": True}
+        reader = Reader(server, "other", CHAT, body)
+        while not reader.seen:
+            time.sleep(0.01)
+        server.kill()
+        reader.cut()
+        server = KilledServer(tmp_path, environment=change)
+        server.start()
+        reply = server.ask("GET", "/v1/requests/other/stream")
+        said = json.loads(reply.read())["error"]
+        assert (reply.status, said["code"]) == (409, "not_resumable") and "b0." in said["message"]
+    finally:
+        server.kill()
+
+
+def test_a_folder_that_is_removed_is_said(server: KilledServer) -> None:
+    short = {"model": "mini", "messages": STORY, "max_tokens": 2}
+    assert server.ask("POST", CHAT, short).status == 200
+    shutil.rmtree(server.journal)
+    statuses: list[int] = []
+    while 507 not in statuses:  # it is looked for once a second
+        assert len(statuses) < 200
+        statuses.append(server.ask("POST", CHAT, short).status)
+        time.sleep(0.05)
+    assert "removed by somebody" in server.json("GET", "/health")["journal"]["problem"]
 
 
 @pytest.mark.parametrize("policy", ["refuse", "pause"])

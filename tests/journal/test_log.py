@@ -362,6 +362,59 @@ def test_it_is_read_while_it_grows(tmp_path: Path) -> None:
     assert not problems
 
 
+@pytest.mark.parametrize("kind", ["own", "of another process"])
+def test_files_that_are_written_anew_while_they_are_read_give_no_other_record(
+    tmp_path: Path, kind: str
+) -> None:
+    """The records have one size: what is deleted leaves others in its place."""
+    log, problems = Log(tmp_path, segment_bytes=2**16), list[object]()
+    for number in range(1, 301):
+        log.append(RecordKind.OPENED, number, tag_of(f"req_{number}"), b"%d." % number * 40)
+    log.write()
+    last, done = 300, threading.Event()
+
+    def read() -> None:
+        reader = log if kind == "own" else LogReader(tmp_path)
+        try:
+            while not done.is_set():
+                for number, records in reader.read(range(200, last + 1)).items():
+                    if [one.payload for one in records] != [b"%d." % number * 40]:
+                        problems.append((number, records))
+        except BaseException as error:
+            problems.append(error)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    for number in range(1, 150):
+        log.forget([number])
+        log.care()
+    done.set()
+    thread.join()
+    log.close()
+    assert not problems, problems[0]
+
+
+def test_replies_go_with_their_requests(tmp_path: Path) -> None:
+    """What remained of a request that was dropped could not be deleted any more."""
+    log = Log(tmp_path, budget_bytes=2**18, segment_bytes=2**16)
+    long = [1, 2]
+    for number in long:
+        log.append(RecordKind.OPENED, number, tag_of(f"req_{number}"), b"LONG QUESTION")
+    for number in range(3, 40):
+        written(log, number, random.Random(number).randbytes(10_000))
+        if number in (20, 38):
+            log.append(RecordKind.ENDED, long[number == 38], tag_of("reply"), b"LONG ANSWER")
+        log.care()
+    ended = log.ended()
+    files = {one.name: one.read_bytes() for one in tmp_path.glob("*.log")}
+    assert sum(data.count(b"LONG ANSWER") for data in files.values()) == len({*long} & {*ended})
+    assert sum(data.count(b"LONG QUESTION") for data in files.values()) == len({*long} & {*ended})
+    log.forget([2])
+    log.care()
+    assert not any(b"LONG ANSWER" in one.read_bytes() for one in tmp_path.glob("*.log"))
+    log.close()
+
+
 def test_events_after_a_gap_are_not_taken_for_new_ones() -> None:
     """A file in the middle was damaged: the request goes on from what is before that, and records anew."""
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 
 from msgspec.structs import replace
 
-from headrace import __version__
+from headrace import __version__, _native
 from headrace.engine.request import EngineRequest
 from headrace.engine.validation import MAX_PRIORITY
 from headrace.errors import InvalidRequest, NotResumable, TargetUnreachable
@@ -32,6 +32,7 @@ from headrace.telemetry.request_metrics import ModelMetrics
 if TYPE_CHECKING:
     from headrace.engine.client import LoadedModel
 
+USUAL_KV_TYPE = "bf16"
 HASHED_BYTES = 64 * 1024  # of the beginning and the end of each file of weights
 USUAL_TOKENS = 128
 """Of an answer, for predictions, where no length is known."""
@@ -219,12 +220,11 @@ class LocalHandler:
         journal: CallJournal, run: EngineRun, prepared: PreparedRequest, model: LoadedModel
     ) -> PreparedRequest:
         """The request, recorded from now on, and going on where an earlier server was killed."""
-        fingerprint = fingerprint_of(model)
-        recorded = journal.begin_run(prepared.requests, model.name, fingerprint)
-        if recorded.fingerprint != fingerprint:
+        recorded = journal.begin_run(prepared.requests, model.name, fingerprint_of(model), _native.isa())
+        if recorded.computed_by != recorded.computes_by:
             raise NotResumable(
-                f"this request was begun with other weights or another version of Headrace "
-                f"({recorded.fingerprint}, now {fingerprint}) and cannot go on: send it again"
+                "this request was begun with other weights or caches, another version of Headrace or another "
+                f"instruction set ({recorded.computed_by}, now {recorded.computes_by}): send it again"
             )
         return replace(prepared, requests=run.resume(recorded, prepared.requests))
 
@@ -319,15 +319,17 @@ def _announced(request: InferenceRequest, prepared: PreparedRequest, model: Load
 
 
 def fingerprint_of(model: LoadedModel) -> str:
-    """A text that stays the same as long as version, weights and their type do."""
-    base = _fingerprint(model.folder, model.created_s, model.plan.weights_bytes)
+    """A text that stays the same as long as version, weights and their type do, and the type of the cache."""
+    kv_type = model.plan.kv_type
+    types = f"{model.plan.weights_bytes}{'' if kv_type == USUAL_KV_TYPE else kv_type}"
+    base = _fingerprint(model.folder, model.created_s, types)
     return f"{base}-{model.adapter[:12]}" if model.adapter else base
 
 
 @lru_cache(16)
-def _fingerprint(folder: Path, loaded_s: int, weights_bytes: int) -> str:
+def _fingerprint(folder: Path, loaded_s: int, types: str) -> str:
     """It is made anew where a model was loaded again, at `loaded_s`: its files may be others."""
-    found = hashlib.blake2b(str(weights_bytes).encode(), digest_size=6)
+    found = hashlib.blake2b(types.encode(), digest_size=6)
     files = [folder] if folder.is_file() else sorted(folder.glob("*.safetensors"))
     for path in files:
         with path.open("rb") as file:

@@ -17,7 +17,6 @@ from headrace.journal.known_requests import KnownRequest, KnownRun, known_reques
 from headrace.journal.log import Log
 from headrace.journal.reader import JournalUnwritable, RecordKind
 from headrace.journal.records import (
-    Batch,
     EndedReply,
     OpenedRequest,
     RunBegun,
@@ -40,15 +39,13 @@ Action = Callable[[], None]
 
 class RecordedRun:
     """One run of the model for a request. `known` are the events that are there already, in their order, and
-    `seeds` those of requests without one."""
+    `seeds` those of requests without one. What computes now is to be what computed them."""
 
-    __slots__ = ("_call", "_run", "fingerprint", "known", "seeds")
+    __slots__ = ("_call", "_run", "computed_by", "computes_by", "known", "seeds")
 
-    def __init__(
-        self, call: CallJournal, run: int, known: list[Batch], fingerprint: str, seeds: Sequence[int]
-    ) -> None:
-        self._call, self._run = call, run
-        self.known, self.fingerprint, self.seeds = known, fingerprint, seeds
+    def __init__(self, call: CallJournal, run: KnownRun, computes_by: str, seeds: Sequence[int]) -> None:
+        self._call, self._run, self.known = call, run.number, run.batches
+        self.computed_by, self.computes_by, self.seeds = run.fingerprint, computes_by, seeds
 
     def record(self, index: int, events: Sequence[EngineEvent], then: Action) -> None:
         """Record events; `then` is called as soon as they may be seen."""
@@ -84,22 +81,23 @@ class CallJournal:
             self._known[key, times[key]] = run
             times[key] += 1
 
-    def begin_run(self, requests: Sequence[EngineRequest], model: str, fingerprint: str) -> RecordedRun:
-        """The model is about to compute these for the request."""
-        self.fingerprint = fingerprint
+    def begin_run(
+        self, requests: Sequence[EngineRequest], model: str, fingerprint: str, isa: str
+    ) -> RecordedRun:
+        """The model is about to compute these for the request, with that instruction set."""
+        self.fingerprint, computes_by = fingerprint, f"{fingerprint} {isa}"
         key = run_key(requests)
         occurrence = self._seen[key]
         self._seen[key] += 1
         seeds = [self._seed(key, occurrence, index) for index in range(len(requests))]
-        known = self._known.get((key, occurrence))
-        if known is not None:
-            return RecordedRun(self, known.number, known.batches, known.fingerprint, seeds)
-        run, self._runs = self._runs, self._runs + 1
-        self._known[key, occurrence] = KnownRun(run, fingerprint)
-        if self._writes:
-            begun = encode(RunBegun(run, key, model, fingerprint))
-            self.journal.append(RecordKind.RUN, self.number, self._tag(), begun)
-        return RecordedRun(self, run, [], fingerprint, seeds)
+        run = self._known.get((key, occurrence))
+        if run is None:
+            number, self._runs = self._runs, self._runs + 1
+            self._known[key, occurrence] = run = KnownRun(number, computes_by)
+            if self._writes:
+                begun = encode(RunBegun(number, key, model, computes_by))
+                self.journal.append(RecordKind.RUN, self.number, self._tag(), begun)
+        return RecordedRun(self, run, computes_by, seeds)
 
     def again(self) -> None:
         """The request is made once more, from the start."""
@@ -182,6 +180,8 @@ class Journal:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-journal")
         self._syncing: asyncio.Future[None] | None = None
         self._caring: asyncio.Future[None] | None = None
+        self._next_care: asyncio.Future[None] | None = None
+        self._care_turn = asyncio.Lock()
 
     def open(self, opened: OpenedRequest) -> CallJournal:
         """A new request. Raises JournalUnwritable where the disk is full and requests are refused then."""
@@ -200,10 +200,12 @@ class Journal:
 
     def check(self) -> str | None:
         """Whether new requests may come: JournalUnwritable, or a warning for them, or None."""
-        if self.failure is not None and time.monotonic() - self._tried_s > AGAIN_S:
+        if time.monotonic() - self._tried_s > AGAIN_S:
             self._tried_s = time.monotonic()
-            self.log.take_reserve()
-            self._flush()
+            self.log.look_for_removal()
+            if self.failure is not None or self.log.is_removed:
+                self.log.take_reserve()
+                self._flush()
         if self.failure is None:
             return None
         if self._on_full == "refuse":
@@ -250,8 +252,17 @@ class Journal:
     async def forget(self, numbers: Sequence[int]) -> None:
         """Delete requests; their bytes are gone from the files when this returns."""
         self._flush()
-        self.log.forget(numbers)
-        await self._in_thread(self.log.care)
+        self.log.forget(numbers, ends_file=False)
+        if self._next_care is None:
+            self._next_care = asyncio.ensure_future(self._care_again())
+        await asyncio.shield(self._next_care)
+
+    async def _care_again(self) -> None:
+        """Who deletes while files are looked after shares the next time with others."""
+        async with self._care_turn:
+            self._next_care = None
+            self.log.end_file()
+            await self._in_thread(self.log.care)
 
     def note_server(self, facts: ServerFacts) -> None:
         """A server begins."""

@@ -131,6 +131,11 @@ def body_bytes(head: bytes | memoryview) -> int:
     return int.from_bytes(head[:4], "little")
 
 
+def names_of(head: bytes | memoryview) -> tuple[int, int, int] | None:
+    """Kind, number and tag of a record, by its first bytes; None where these are cut off."""
+    return _RECORD.unpack_from(head)[2:] if len(head) >= RECORD_BYTES else None
+
+
 def scan(data: bytes | memoryview) -> Scan:
     """The records of a file up to the first that is damaged or cut off."""
     columns, view = Columns(), memoryview(data)

@@ -10,13 +10,13 @@ import time
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
 from headrace.errors import HeadraceError, UsageError
 from headrace.journal.frames import Cipher, JournalDamaged, record, write_whole
-from headrace.journal.reader import JournalUnwritable, LogReader, Numbers, RecordKind
+from headrace.journal.reader import AGAIN_S, JournalUnwritable, LogReader, Numbers, RecordKind
 from headrace.journal.segment import (
     DAMAGED_SUFFIX,
     PART_SUFFIX,
@@ -35,6 +35,7 @@ LOCK, RESERVE = "lock", "reserve"
 MAX_RESERVE_BYTES, MIN_RESERVE_BYTES = 8 * 2**20, 2**16
 """Room on the disk that is given to requests that run when the rest is full."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
+REMOVED = "start the server again, which makes a new journal"
 AGES = 8
 """Files are begun so often within the greatest age."""
 WORTH = 4
@@ -68,6 +69,7 @@ class Log(LogReader):
         self._segment_bytes = max(2**16, min(segment_bytes, budget_bytes // 4))
         self._held: list[bytes] = []
         self._places: list[tuple[int, int, int]] = []  # kind, number, tag of what is held
+        self._is_over_budget = self.is_removed = False
         self._has_forgotten = False  # whether the file that grows has records of requests that are deleted
         self._full: list[int] = []  # files that nothing is appended to any more, and that are not synced yet
         try:
@@ -106,10 +108,12 @@ class Log(LogReader):
         Raises JournalUnwritable; then nothing of it is written, and all of it is dropped.
         """
         held, places = self._held, self._places
-        if not held:
-            return
         self._held, self._places = [], []
         active = self._segments[-1]
+        if self.is_removed:
+            raise JournalUnwritable(f"{active.path} was removed by somebody: {REMOVED}")
+        if not held:
+            return
         try:
             try:
                 write_whole(self._file, held)
@@ -134,6 +138,10 @@ class Log(LogReader):
         if at >= self._segment_bytes:
             self._rotate()
 
+    def look_for_removal(self) -> None:
+        """Called now and then: from a file that somebody has removed nothing would ever be read."""
+        self.is_removed = self.is_removed or os.fstat(self._file).st_nlink == 0
+
     def sync(self) -> None:
         """Wait until the disk has what was written. From any thread; JournalUnwritable."""
         with self._lock:
@@ -148,11 +156,17 @@ class Log(LogReader):
             for file in files:
                 os.close(file)
 
-    def forget(self, numbers: Collection[int]) -> None:
-        """Requests are deleted: their bytes are gone after the next `care`."""
+    def forget(self, numbers: Collection[int], *, ends_file: bool = True) -> None:
+        """Requests are deleted: their bytes are gone after the next `care`, once the file that grows has
+        ended."""
         for number in numbers:
             self.append(RecordKind.FORGOTTEN, number, 0, b"")
         self.write()
+        if ends_file:
+            self.end_file()
+
+    def end_file(self) -> None:
+        """Go on in a new file."""
         self._rotate()
 
     def close(self) -> None:
@@ -192,10 +206,7 @@ class Log(LogReader):
         for segment in self._copies()[:-1]:
             if segment.columns is not None:
                 segment.seal()
-            try:
-                self._compact(segment, open_numbers, gone)
-            except JournalDamaged:
-                self._repair(segment)
+            self._compact(segment, open_numbers, gone)
         self._forget_set_aside()
         self._join()
         self._drop(open_numbers)
@@ -226,7 +237,7 @@ class Log(LogReader):
         spare = np.isin(rows["kind"], progress) & ~np.isin(rows["number"], open_numbers)
         sizes = np.diff(np.append(rows["at"].astype(np.int64), segment.end))
         if is_gone.any() or sizes[spare].sum() * WORTH >= segment.end:
-            self._replace(segment, segment.rewritten(~(is_gone | spare)))
+            self._rewrite(segment, ~(is_gone | spare))
 
     def _join(self) -> None:
         """Make one file of many short ones of about the same age."""
@@ -240,14 +251,13 @@ class Log(LogReader):
                 break
         if len(short) < MANY:
             return
-        try:
-            whole = joined(short)
-        except JournalDamaged:  # `verify` finds where
-            return
+        whole = joined(short)
         gone = {id(one) for one in short[1:]}
         with self._lock:
             kept = [one for one in self._segments if id(one) not in gone]
-            self._segments = [whole if one is short[0] else one for one in kept]
+            whole.put_in_place()
+            self._segments = [whole.segment if one is short[0] else one for one in kept]
+        whole.settle()
         for segment in short[1:]:
             segment.delete()
 
@@ -266,10 +276,13 @@ class Log(LogReader):
         self._replace(segment, found)
 
     def _drop(self, open_numbers: Numbers) -> None:
-        """Remove the oldest files; requests that run are written again."""
+        """Remove the oldest files; requests that run, or that have ended in the file that grows, are written
+        again."""
         oldest_s, size = time.time() - self._max_age_s, self.size_bytes
         dropped, kept = list[Segment](), list[Record]()
-        for segment in self._copies()[:-1]:
+        *full, active = self._copies()
+        open_numbers = np.union1d(open_numbers, self._rows(active)["number"])
+        for segment in full:
             if size <= self._budget and segment.path.stat().st_mtime >= oldest_s:
                 break
             size -= segment.end
@@ -283,11 +296,33 @@ class Log(LogReader):
         if kept and len(dropped) == 1 and len(kept) == len(dropped[0].rows):
             return  # it has nothing else
         carried = self._carry(kept) if kept else []
+        gone_numbers = [one.rows["number"] for one in dropped]
         with self._lock:
             gone = {id(one) for one in dropped}
             self._segments = [*carried, *(one for one in self._segments if id(one) not in gone)]
         for segment in dropped:
             segment.delete()
+        if gone_numbers:
+            self._drop_ends(np.setdiff1d(np.concatenate(gone_numbers), open_numbers))
+        self._note_budget()
+
+    def _drop_ends(self, numbers: Numbers) -> None:
+        """Of requests that are gone the replies, too, in the files after theirs: nobody could delete them."""
+        for segment in self._copies()[:-1]:
+            rows = segment.rows
+            spare = np.isin(rows["number"], numbers) & (rows["kind"] != RecordKind.FORGOTTEN)
+            if spare.any():
+                self._rewrite(segment, ~spare)
+
+    def _note_budget(self) -> None:
+        """Say it once where requests that run need more than the budget."""
+        size, was_over = self.size_bytes, self._is_over_budget
+        self._is_over_budget = size > self._budget + self._segment_bytes
+        if self._is_over_budget and not was_over:
+            LOG.warning(
+                "the journal %s has %s bytes, its budget is %s: requests that have not ended need them",
+                *(self.folder, f"{size:,}", f"{self._budget:,}"),
+            )
 
     def _carry(self, records: Collection[Record]) -> list[Segment]:
         """Records of requests that run in a file of their own, which comes before what was written since."""
@@ -381,6 +416,17 @@ class Log(LogReader):
             os.ftruncate(self._file, active.end)
         except OSError as error:
             LOG.error("the journal cannot be cut back: %s", error.strerror)
+
+    def _rewrite(self, segment: Segment, keep: np.ndarray[Any, np.dtype[np.bool_]]) -> None:
+        """Readers have the old file with the old places of its records, or the new one with the new ones."""
+        new = segment.rewritten(keep)
+        with self._lock:
+            self._replace(segment, new.put_in_place())
+        new.settle()
+
+    def _look_again(self) -> None:
+        """The files are its own: what it knows of them is right in a moment."""
+        time.sleep(AGAIN_S)
 
     def _replace(self, old: Segment, new: Segment | None) -> None:
         with self._lock:

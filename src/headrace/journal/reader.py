@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
@@ -113,7 +114,7 @@ class LogReader:
             failed = [one for one in self._copies() if not self._read_into(found, one, wanted, kinds)]
             if not failed:
                 break
-            time.sleep(AGAIN_S)  # they may just be written anew: nothing is where it was
+            self._look_again()
         else:
             LOG.error("%s: records could not be read", self.folder)
         return found
@@ -122,16 +123,26 @@ class LogReader:
         self, found: dict[int, list[Record]], segment: Segment, wanted: Numbers, kinds: tuple[RecordKind, ...]
     ) -> bool:
         """False where a record is not as it was."""
-        rows = self._rows(segment)
-        hits = np.isin(rows["number"], wanted)
-        if kinds:
-            hits &= np.isin(rows["kind"], kinds)
         try:
-            for one in segment.read(rows[hits], self._cipher):
+            with self._lock:
+                if not any(one is segment for one in self._segments):
+                    return False  # it was written anew
+                rows, file = segment.rows, segment.path.open("rb")
+            hits = np.isin(rows["number"], wanted)
+            if kinds:
+                hits &= np.isin(rows["kind"], kinds)
+            for one in segment.read(rows[hits], self._cipher, file):
                 found[one.number].append(one)
         except (JournalDamaged, OSError):
             return False
         return True
+
+    def _look_again(self) -> None:
+        """Files are not as they were: a server may have written them anew."""
+        time.sleep(AGAIN_S)
+        with suppress(OSError, HeadraceError), self._lock:
+            self.damages = []
+            self._segments = self._opened(repairs=False)
 
     def checked(self) -> list[Damage]:
         """Read every file as a whole, changing nothing; what is wrong with them."""

@@ -6,7 +6,7 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from zlib import crc32
 
 import numpy as np
@@ -18,8 +18,10 @@ from headrace.journal.frames import (
     RECORD_BYTES,
     Cipher,
     Columns,
+    JournalDamaged,
     body_bytes,
     file_header,
+    names_of,
     payload_at,
     scan,
 )
@@ -31,6 +33,7 @@ _INDEX_MAGIC = b"HRINDEX1"
 _INDEX_BYTES = 8 + 8 + 4
 
 Rows = np.ndarray[Any, np.dtype[np.void]]
+Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class Record(Struct, frozen=True):
@@ -72,9 +75,9 @@ class Segment:
     @property
     def rows(self) -> Rows:
         """Its records by place."""
+        columns = self.columns  # first: `seal` may be at work
         if self._rows is not None:
             return self._rows
-        columns = self.columns
         assert columns is not None
         return rows_of(columns)
 
@@ -95,21 +98,26 @@ class Segment:
         )
         write_file(self.index, head + data)
 
-    def read(self, rows: Rows, cipher: Cipher | None) -> Iterator[Record]:
-        """The records of these rows, in order. JournalDamaged."""
+    def read(self, rows: Rows, cipher: Cipher | None, file: IO[bytes] | None = None) -> Iterator[Record]:
+        """The records of these rows, in order; `file` is the opened file, which is closed. JournalDamaged,
+        also where there is another record than the row says: it was written anew."""
         if not len(rows):
+            if file is not None:
+                file.close()
             return
-        with self.path.open("rb") as file:
-            file_bytes = os.fstat(file.fileno()).st_size
+        with file or self.path.open("rb") as opened:
+            file_bytes = os.fstat(opened.fileno()).st_size
             for row in rows:
                 at, number, tag, kind = (int(row[name]) for name in ("at", "number", "tag", "kind"))
-                file.seek(at)
-                head = file.read(RECORD_BYTES)
-                data = head + file.read(min(body_bytes(head), max(0, file_bytes - at)))
+                opened.seek(at)
+                head = opened.read(RECORD_BYTES)
+                if names_of(head) != (kind, number, tag):
+                    raise JournalDamaged(f"the record at byte {at:,} is another one")
+                data = head + opened.read(min(body_bytes(head), max(0, file_bytes - at)))
                 yield Record(kind, number, tag, payload_at(data, 0, cipher if self.key_id else None))
 
-    def rewritten(self, keep: np.ndarray[Any, np.dtype[np.bool_]]) -> Segment:
-        """The file with those of its records alone; nothing else of it is left on the disk."""
+    def rewritten(self, keep: np.ndarray[Any, np.dtype[np.bool_]]) -> Rewritten:
+        """The file with those of its records alone; nothing else of it is left once that is in its place."""
         return _written_anew(self, [(self, self.rows[keep])])
 
     def delete(self) -> None:
@@ -119,31 +127,52 @@ class Segment:
         sync_folder(self.path.parent)
 
 
-def joined(parts: Sequence[Segment]) -> Segment:
+class Rewritten:
+    """A file that was written anew, beside the old one."""
+
+    def __init__(self, segment: Segment, part: Path) -> None:
+        self.segment, self._part = segment, part
+
+    def put_in_place(self) -> Segment:
+        """Let it take the old one's place, which takes no time; `settle` is to follow."""
+        self.segment.index.unlink(missing_ok=True)
+        self._part.replace(self.segment.path)
+        return self.segment
+
+    def settle(self) -> None:
+        """Let its name survive a power cut, and write its index."""
+        sync_folder(self.segment.path.parent)
+        self.segment.seal()
+
+
+def joined(parts: Sequence[Segment]) -> Rewritten:
     """Files that follow each other as one, in the place and of the age of the first. The others are still
     there: what is in two files is read once."""
     return _written_anew(parts[0], [(part, part.rows) for part in parts])
 
 
-def _written_anew(place: Segment, parts: Sequence[tuple[Segment, Rows]]) -> Segment:
-    """A file with these records alone. JournalDamaged."""
-    columns, new = Columns(), bytearray()
+def _written_anew(place: Segment, parts: Sequence[tuple[Segment, Rows]]) -> Rewritten:
+    """A file with these records alone, as they are: one that is damaged remains so, and is found later."""
+    new, tables = bytearray(), list[Rows]()
     for part, rows in parts:
-        whole = part.path.read_bytes()
-        view = memoryview(whole)
+        view = memoryview(part.path.read_bytes())
         new += b"" if new else view[:FILE_BYTES]
-        for row in rows:
-            at = int(row["at"])
-            payload_at(view, at, None)  # raises for what is damaged
-            columns.add(len(new), int(row["kind"]), int(row["number"]), int(row["tag"]))
-            new += view[at : at + RECORD_BYTES + body_bytes(view[at:])]
-    status = place.path.stat()
-    place.index.unlink(missing_ok=True)
-    write_file(place.path, bytes(new))
-    os.utime(place.path, ns=(status.st_atime_ns, status.st_mtime_ns))  # its records are as old as before
-    found = Segment(place.path, len(new), columns, None, place.key_id)
-    found.seal()
-    return found
+        rows = rows.copy()
+        starts, ends = rows["at"].astype(np.int64), _ends(part, rows)
+        rows["at"] = len(new) + np.cumsum(ends - starts) - (ends - starts)
+        tables.append(rows)
+        breaks = np.flatnonzero(ends[:-1] != starts[1:]) + 1  # where one that is left out was
+        for group in np.split(np.arange(len(rows)), breaks):
+            new += view[starts[group[0]] : ends[group[-1]]] if len(group) else b""
+    status, part_path = place.path.stat(), write_part(place.path, bytes(new))
+    os.utime(part_path, ns=(status.st_atime_ns, status.st_mtime_ns))  # its records are as old as before
+    return Rewritten(Segment(place.path, len(new), None, np.concatenate(tables), place.key_id), part_path)
+
+
+def _ends(segment: Segment, rows: Rows) -> Numbers:
+    """Where these records end: where the next one of the file begins."""
+    every = np.append(segment.rows["at"].astype(np.int64), segment.end)
+    return every[np.searchsorted(every, rows["at"].astype(np.int64)) + 1]
 
 
 def rows_of(columns: Columns) -> Rows:
@@ -227,6 +256,12 @@ def _read_index(path: Path, size: int) -> Rows | None:
 
 def write_file(path: Path, data: bytes) -> None:
     """Write a whole file, so that after a crash there is the old one or the new one."""
+    write_part(path, data).replace(path)
+    sync_folder(path.parent)
+
+
+def write_part(path: Path, data: bytes) -> Path:
+    """Write what is to replace that file, beside it."""
     part = path.with_name(path.name + PART_SUFFIX)
     file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, PRIVATE_MODE)
     try:
@@ -239,8 +274,7 @@ def write_file(path: Path, data: bytes) -> None:
         raise
     finally:
         os.close(file)
-    part.replace(path)
-    sync_folder(path.parent)
+    return part
 
 
 def sync_folder(folder: Path) -> None:

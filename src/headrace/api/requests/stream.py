@@ -102,11 +102,11 @@ async def read_stream(http: HttpRequest, request_id: str) -> Response:
     """The reply to a request that runs or has ended: all of it, or what follows `Last-Event-ID`. Also after
     the server was killed; needs `headrace serve --journal`."""
     query, sent = read_query(StreamQuery, http), http.headers.get(LAST_EVENT_ID)
-    if sent is not None and not (sent.isdecimal() and len(sent) < 19):
+    if sent and not (sent.isdecimal() and len(sent) < 19):
         raise InvalidRequest(
             f"Last-Event-ID is {sent[:40]!r}: send the number of an event", param=LAST_EVENT_ID
         )
-    after = query.starting_after if sent is None else int(sent)
+    after = int(sent) if sent else query.starting_after
     journal = get_service(http).journal
     reply = None if journal is None else await _reply(http, journal, request_id)
     if reply is None:
