@@ -21,9 +21,12 @@ import headrace
 from headrace.chat.literal_text import literal_ids
 from headrace.chat.messages import Message
 from headrace.data.client import Data
+from headrace.data.decoding import Decoder
 from headrace.data.engine import AiWishes, DataEngine, SqlLimit
 from headrace.data.guard import StatementRefused
 from headrace.data.job import SqlAnswer
+from headrace.data.limits import AiBudget, AiLimits, MeasuredSpeed
+from headrace.data.operator import RowCost
 from headrace.errors import HeadraceError, InvalidRequest, ModelNotFound
 from headrace.inference.keywords import new_call
 from headrace.inference.local_models import LocalModels
@@ -209,6 +212,34 @@ def test_limits_refuse_before_anything_is_computed(ask: Asking) -> None:
         ask("SELECT ai(body, max_tokens := 4) FROM mails", max_tokens=50)
     assert computed(ask("SELECT ai(body, max_tokens := 4) FROM mails")) == (KINDS, KINDS)  # nothing was kept
     assert computed(ask("SELECT ai(body, max_tokens := 4) FROM mails", max_tokens=1)) == (KINDS, 0)
+
+
+def test_many_rows_are_counted_only_where_their_bytes_could_be_too_many(
+    ask: Asking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sql = "SELECT ai('Answer:', body || ' ' || id, max_tokens := 2) AS a FROM mails"
+    with monkeypatch.context() as patched:
+        patched.setattr(Decoder, "cost", lambda *_: pytest.fail("they are counted"))
+        found = ask(sql)
+    assert found.usage is not None and found.usage.computed == 300
+    took = found.usage.prompt_tokens + 300 * 3  # which is what an exact count sets aside
+    again = sql.replace(":= 2", ":= 3")
+    with pytest.raises(SqlLimit, match=rf"{took:,} together with others, max_tokens allows {took - 1:,}"):
+        ask(again, max_tokens=took - 1)  # their bytes are more, so they are counted
+    assert computed(ask(again, max_tokens=took)) == (300, 300)
+
+
+def test_what_bounds_set_aside_is_given_back() -> None:
+    budget = AiBudget(AiLimits(rows=100, tokens=1000, seconds=1.0))
+    bounds = [RowCost(90, 10, exact=False)] * 5
+    assert budget.holds(bounds) and not budget.holds([*bounds, *bounds, *bounds])
+    budget.take("ai", bounds, MeasuredSpeed())
+    budget.give_back(bounds, 200)
+    assert budget.tokens == 250
+    budget.take("ai", [RowCost(90, 10)], MeasuredSpeed())
+    budget.give_back([RowCost(90, 10)], 1)  # was exact
+    assert budget.tokens == 350
+    assert not AiBudget(AiLimits(rows=9, tokens=10**9, seconds=1.0, max_usd=1.0)).holds(bounds)
 
 
 def test_a_text_longer_than_the_context(ask: Asking) -> None:

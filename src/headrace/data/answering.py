@@ -219,16 +219,22 @@ class Answering:
     async def _compute(self, call: _Call, rows: Sequence[Arguments]) -> None:
         """Compute rows in their order, which lets those that begin alike meet."""
         assert self.work is not None
-        costs = await self._costs(call, rows)
+        bounds = await call.operator.bounds(self.work, rows)
+        if bounds is not None and self._budget.holds(bounds):
+            costs = dict(zip(rows, bounds, strict=True))
+        else:
+            costs = await self._costs(call, rows)
         speed = self._speeds.of(call.weights, call.operator.site.operator)
         self._budget.take(call.operator.site.function, list(costs.values()), speed)
         self.usage.computed += len(costs)
         before, began_s = self.usage.prompt_tokens + self.usage.output_tokens, time.monotonic()
+        prompt_tokens = self.usage.prompt_tokens
         rows = list(costs)
         with self._stage(call, len(rows)):
             is_remote = any(one.is_remote for one in costs.values())
             await self._portions(call, rows, None if is_remote else began_s)
         tokens = self.usage.prompt_tokens + self.usage.output_tokens - before
+        self._budget.give_back(list(costs.values()), self.usage.prompt_tokens - prompt_tokens)
         speed.add(tokens, time.monotonic() - began_s)
 
     async def _portions(self, call: _Call, rows: Sequence[Arguments], began_s: float | None) -> None:

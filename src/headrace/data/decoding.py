@@ -33,6 +33,9 @@ AT_A_TIME = 64
 SCORED_AT_A_TIME = 64
 PREPARED_AT_A_TIME = 16
 COUNTED_AT_A_TIME = 64
+MIN_BOUNDED = 64
+"""Fewer rows are counted as quickly."""
+SPARE_TOKENS = 4
 Read = Callable[[str], Value]
 Ids = tuple[int, ...]
 
@@ -97,6 +100,28 @@ class Decoder:
                 param="sql",
             )
         return [RowCost(count, most) for count in counts]
+
+    async def bounds(
+        self, work: StatementWork, rows: Sequence[Arguments], decoding: Decoding
+    ) -> list[RowCost] | None:
+        """The most tokens of each row, by its bytes: a template that repeats the text of one row once does so
+        with all. None where one could be too long, or a tokenizer may make more of a text than it is."""
+        if not self.is_local or len(rows) < MIN_BOUNDED:
+            return None
+        prompts = [decoding.prompt(row) for row in rows]
+        first, call = decoding.request(rows[0], self.name), work.call()
+        async with work.runner.lease(self.name, call, "generate") as model:
+            if model.tokenizer.normalizes:
+                return None
+            shown = chat_prompt(first, model, call, None).text
+        if shown.count(prompts[0]) != 1:
+            return None
+        around = _bytes(shown) - _bytes(prompts[0]) + SPARE_TOKENS
+        most = int(decoding.sampling.get("max_tokens", 0))
+        bounds = [around + _bytes(prompt) for prompt in prompts]
+        if max(bounds) + most > self._context:
+            return None
+        return [RowCost(bound, most, exact=False) for bound in bounds]
 
     async def _remote_cost(
         self, work: StatementWork, rows: Sequence[Arguments], decoding: Decoding
@@ -218,6 +243,10 @@ class Decoder:
             raise error
         work.usage.failed[error.message[:200]] += 1
         return RowValue(place, None)
+
+
+def _bytes(text: str) -> int:
+    return len(text.encode("utf-8", "replace"))
 
 
 def _lengths(texts: Sequence[str], model: LoadedModel) -> list[int]:

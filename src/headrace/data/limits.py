@@ -95,6 +95,16 @@ class AiBudget:
             self._check_money(function, (self.usd(seconds) or 0.0) + nano / NANO)
         self.rows, self.tokens, self._nano = rows, tokens, nano
 
+    def holds(self, costs: Sequence[RowCost]) -> bool:
+        """Whether costs that are bounds are certain to keep every limit, so that none need be counted."""
+        most = self.tokens + sum(one.prompt_tokens + one.max_output for one in costs)
+        return self._limits.max_usd is None and most <= self._limits.tokens
+
+    def give_back(self, costs: Sequence[RowCost], prompt_tokens: int) -> None:
+        """What was taken for rows by bounds was in truth so many tokens of prompts."""
+        if not all(one.exact or one.is_remote for one in costs):
+            self.tokens -= max(0, sum(one.prompt_tokens for one in costs) - prompt_tokens)
+
     def usd(self, seconds: float | None, besides: float | None = 0.0) -> float | None:
         """What so many seconds cost; None where that is not known."""
         price = self._limits.usd_per_hour

@@ -91,6 +91,11 @@ class SqlOperator(ABC):
     async def cost(self, work: StatementWork, rows: Sequence[Arguments]) -> list[RowCost]:
         """Of each row. InvalidRequest where the model cannot read one, which is too long for instance."""
 
+    async def bounds(self, work: StatementWork, rows: Sequence[Arguments]) -> list[RowCost] | None:
+        """The most that each row takes, where that is quicker to say than `cost` and the model can certainly
+        read each; None otherwise."""
+        return None
+
     @abstractmethod
     def compute(self, work: StatementWork, rows: Sequence[Arguments]) -> AsyncGenerator[Sequence[RowValue]]:
         """The values in any order, as they come. What cannot be computed raises, or where the call says so

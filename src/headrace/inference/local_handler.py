@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from headrace import __version__, _native
 from headrace.engine.request import EngineRequest
+from headrace.engine.turns import BATCH_PRIORITY
 from headrace.engine.validation import MAX_PRIORITY
 from headrace.errors import InvalidRequest, NotResumable, TargetUnreachable
 from headrace.grammar.constraint import GrammarError
@@ -260,7 +261,11 @@ class LocalHandler:
             and model.tokenizer.is_bounded
             and _characters(request) <= QUICK_CHARACTERS
         )
-        return prepare() if quick else await self._threads.run(model, prepare)
+        return (
+            prepare()
+            if quick
+            else await self._threads.run(model, prepare, batch=request.priority >= BATCH_PRIORITY)
+        )
 
     async def _submit(
         self, run: EngineRun, prepared: PreparedRequest, model: LoadedModel, *, quick: bool
@@ -271,7 +276,10 @@ class LocalHandler:
         elif quick:
             run.submit(prepared.requests)
         else:  # shielded: what has begun must end, so that every request that was taken is accounted for
-            submitting = self._threads.run(model, lambda: run.submit(prepared.requests))
+            submit = partial(run.submit, prepared.requests)
+            submitting = self._threads.run(
+                model, submit, batch=prepared.requests[0].priority >= BATCH_PRIORITY
+            )
             # Where this is cancelled meanwhile, no other code looks at a refusal, and asyncio would log it.
             submitting.add_done_callback(lambda done: done.cancelled() or done.exception())
             await asyncio.shield(submitting)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from msgspec.structs import replace
 
+from headrace.engine.turns import BATCH_PRIORITY
 from headrace.errors import EngineStopped, InvalidRequest
 from headrace.inference.call_context import CallContext
 from headrace.inference.handler import EventBatches, Handler, open_stream
@@ -68,15 +69,19 @@ class UrgencyHandler:
 class ModelRunner:
     """A handler together with the models behind it. Lives on the event loop."""
 
-    def __init__(self, handler: Handler, models: ModelSource, threads: ModelThreads) -> None:
+    def __init__(
+        self, handler: Handler, models: ModelSource, threads: ModelThreads, *, batch: bool = False
+    ) -> None:
+        """`batch`: its work in threads is of class batch, too."""
         self.handler = handler
-        self._models, self._threads = models, threads
+        self._models, self._threads, self._batch = models, threads, batch
 
     def urgent(self, priority: int, deadline_s: float | None = None) -> ModelRunner:
         """The same with a priority, and a deadline, of all that it computes."""
         if priority == 0 and deadline_s is None:
             return self
-        return ModelRunner(UrgencyHandler(self.handler, priority, deadline_s), self._models, self._threads)
+        handler, batch = UrgencyHandler(self.handler, priority, deadline_s), priority >= BATCH_PRIORITY
+        return ModelRunner(handler, self._models, self._threads, batch=batch)
 
     def able(self, *tasks: TaskName) -> str | None:
         """The first model that can do one of `tasks`, None where no model is known to."""
@@ -103,7 +108,7 @@ class ModelRunner:
 
     async def in_thread(self, model: LoadedModel, work: Callable[[], T]) -> T:
         """Run `work`, such as tokenizing long texts, in a thread of the model."""
-        return await self._threads.run(model, work)
+        return await self._threads.run(model, work, batch=self._batch)
 
     async def rows(self, request: EmbeddingRequest, call: CallContext) -> list[Array]:
         """Of each input what the model computes: [1, size], or [tokens, size]. As float32, read-only.

@@ -189,28 +189,31 @@ class OneModel:
 
 
 class ModelThreads:
-    """Up to `each` threads for each loaded model; they end with its tokenizer. Lives on the event loop."""
+    """Up to `each` threads for each loaded model, and one for its requests of class batch, behind which no
+    other waits; they end with its tokenizer. Lives on the event loop."""
 
     def __init__(self, each: int) -> None:
         self._each = each
         self._pools: WeakKeyDictionary[Tokenizer, ThreadPoolExecutor] = WeakKeyDictionary()
+        self._batch: WeakKeyDictionary[Tokenizer, ThreadPoolExecutor] = WeakKeyDictionary()
 
-    def run(self, model: LoadedModel, work: Callable[[], T]) -> asyncio.Future[T]:
+    def run(self, model: LoadedModel, work: Callable[[], T], *, batch: bool = False) -> asyncio.Future[T]:
         """Run `work` in one of the model's threads. Cancelled before it has begun, it is dropped."""
-        pool = self._pools.get(model.tokenizer)
+        pools = self._batch if batch else self._pools
+        pool = pools.get(model.tokenizer)
         if pool is None:
-            pool = ThreadPoolExecutor(self._each, thread_name_prefix="headrace-prompt")
-            self._pools[model.tokenizer] = pool
+            pool = ThreadPoolExecutor(1 if batch else self._each, thread_name_prefix="headrace-prompt")
+            pools[model.tokenizer] = pool
         return asyncio.get_running_loop().run_in_executor(pool, work)
 
     def close(self) -> None:
         """Drop what has not begun."""
-        for pool in self._pools.values():
+        for pool in (*self._pools.values(), *self._batch.values()):
             pool.shutdown(wait=False, cancel_futures=True)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        for pool in self._pools.values():
+        for pool in (*self._pools.values(), *self._batch.values()):
             pool.shutdown()

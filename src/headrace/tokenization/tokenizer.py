@@ -69,6 +69,7 @@ class Tokenizer:
         self.eos_ids = eos_ids
         self.is_bounded = is_bounded
         self.vocabulary_size: int = backend.get_vocab_size(with_added_tokens=True)
+        self.normalizes = backend.normalizer is not None
         adds_none = backend.num_special_tokens_to_add(False) == 0
         self._prefix = [bos_id] if add_bos and adds_none and bos_id is not None else []
         self.pieces: TokenPieces = pieces_of(backend)

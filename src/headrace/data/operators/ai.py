@@ -41,6 +41,10 @@ class Ai(SqlOperator):
         """See `SqlOperator.cost`."""
         return await self._decoder.cost(work, rows, self._decoding)
 
+    async def bounds(self, work: StatementWork, rows: Sequence[Arguments]) -> list[RowCost] | None:
+        """See `SqlOperator.bounds`."""
+        return await self._decoder.bounds(work, rows, self._decoding)
+
     def compute(self, work: StatementWork, rows: Sequence[Arguments]) -> AsyncGenerator[Sequence[RowValue]]:
         """See `SqlOperator.compute`."""
         return self._decoder.generate(work, rows, self._decoding)

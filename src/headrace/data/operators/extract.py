@@ -68,6 +68,10 @@ class Extract(SqlOperator):
         """See `SqlOperator.cost`."""
         return await self._decoder.cost(work, rows, self._decoding)
 
+    async def bounds(self, work: StatementWork, rows: Sequence[Arguments]) -> list[RowCost] | None:
+        """See `SqlOperator.bounds`."""
+        return await self._decoder.bounds(work, rows, self._decoding)
+
     def compute(self, work: StatementWork, rows: Sequence[Arguments]) -> AsyncGenerator[Sequence[RowValue]]:
         """See `SqlOperator.compute`. An answer that ends before its object does is NULL, and counts as
         cut."""
