@@ -16,6 +16,8 @@ from headrace.data import indexing
 from headrace.data.indexing import index_dataset
 from headrace.errors import InvalidRequest, UsageError
 from headrace.search.client import SearchClient
+from headrace.search.index import IndexMeta
+from headrace.search.indexes import IndexMissing, indexes_of
 from headrace.search.ingest import IngestReport, find_files
 
 INDEX = {"text": ["subject", "body"], "key": "id", "title": "subject", "attributes": ["vip", "day"]}
@@ -86,3 +88,13 @@ def test_settings_that_cannot_be(engine: DataEngineMaker, settings: Settings, tm
         engine({"t": source | {"index": {"texts": ["body"]}}})
     with SearchClient(settings) as client, pytest.raises(InvalidRequest, match="has no index"):
         index_dataset(engine({"t": source}), client, "t")
+
+
+def test_indexes_that_ask_has_made_are_searched_by_name_only(settings: Settings) -> None:
+    indexes = indexes_of(settings)
+    indexes.find_or_make("ask-1f", IndexMeta(model="embed", chunk_tokens=64))
+    with pytest.raises(IndexMissing):
+        indexes.find_all(None)
+    indexes.find_or_make("notes", IndexMeta(model="embed", chunk_tokens=64))
+    assert [one.folder.name for one in indexes.find_all(None)] == ["notes"]
+    assert [one.folder.name for one in indexes.find_all(["ask-1f"])] == ["ask-1f"]

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp
 import headrace.api
 from headrace.api.anthropic import messages
 from headrace.api.batch_operations import BatchOperations, Operation
+from headrace.api.dataset_indexing import DatasetIndexing
 from headrace.api.http.endpoint import find_endpoints
 from headrace.api.http.errors import install_error_handlers
 from headrace.api.http.middleware import ServerMiddleware
@@ -74,7 +75,8 @@ def create_app(
         if service.adapting is not None:
             await service.adapting.begin()
         app.state.batches = runner = BatchOperations(OPERATIONS, service).runner()
-        async with runner.serving(), resuming(app, service):
+        indexing = DatasetIndexing(service)
+        async with runner.serving(), resuming(app, service), indexing.serving():
             yield
         await service.tools.close()
         await service.responses.close()

@@ -32,6 +32,7 @@ from headrace.llm import AsyncLLM
 from headrace.search.citations import Citation, citations
 from headrace.search.client import SearchClient
 from headrace.search.index import TextSpan
+from headrace.search.indexes import ASKED
 from headrace.search.ingest import find_files
 from headrace.search.searching import NamedHit
 
@@ -122,7 +123,7 @@ def _found(
 ) -> tuple[list[NamedHit], dict[str, Place]]:
     """The passages that fit a question best, and their sentences, the nearest first."""
     where = "\n".join(sorted(str(one.absolute()) for one in docs))
-    name = f"ask-{hashlib.blake2b(where.encode(), digest_size=8).hexdigest()}"
+    name = f"{ASKED}{hashlib.blake2b(where.encode(), digest_size=8).hexdigest()}"
     with SearchClient(settings, lambda name: fetch(name, settings)) as client:
         report = client.ingest(find_files(docs), name, chunk_tokens=CHUNK_TOKENS)
         for message in report.failed.values():

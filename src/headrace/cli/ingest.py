@@ -103,12 +103,17 @@ def _from_dataset(name: str, settings: Settings, client: SearchClient, progress:
 
 
 def _print(report: IngestReport, into: str) -> None:
+    added, made = _count(report.added, "document"), _count(report.chunks, "chunk")
     print(
-        f"{into}: {report.added:,} documents added, {report.changed:,} changed, {report.same:,} as they were,"
-        f" {report.removed:,} removed; {report.chunks:,} chunks made"
+        f"{into}: {added} added, {report.changed:,} changed, {report.same:,} as they were,"
+        f" {report.removed:,} removed; {made} made"
     )
     if report.skipped:
         note(f"{report.skipped:,} files are of no kind that is read")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def _attribute(text: str) -> tuple[str, Value]:

@@ -40,7 +40,7 @@ _COLUMN, _COLUMNS, _MODEL = text("column"), texts("column[,column]"), text("mode
 
 
 class DatasetIndex(Struct, frozen=True, kw_only=True):
-    """An index of a dataset's texts, which `headrace ingest --dataset NAME` brings up to date."""
+    """An index of a dataset's texts, which `headrace ingest --dataset NAME` or a server brings up to date."""
 
     text: Annotated[tuple[str, ...], Setting(help="columns that are searched", values=_COLUMNS)] = ()
     key: Annotated[
@@ -60,6 +60,10 @@ class DatasetIndex(Struct, frozen=True, kw_only=True):
         int | None,
         Setting(help="tokens of a chunk, at most", values=integer(16), shown_default="256"),
     ] = None
+    every_s: Annotated[
+        float,
+        Setting(help="seconds after which a server brings it up to date; 0: on request only", values=SECONDS),
+    ] = 0.0
 
 
 class DatasetSettings(Struct, frozen=True, kw_only=True):

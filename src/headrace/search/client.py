@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from headrace.config.settings import Settings
 from headrace.errors import InvalidRequest
 from headrace.inference.keywords import new_call
 from headrace.inference.local_models import LocalModels
+from headrace.inference.model_runner import ModelRunner
 from headrace.loading.options import engine_options
 from headrace.search.documents import SearchDocument
 from headrace.search.embedding import CHUNK_TOKENS, IndexModel
@@ -31,6 +33,20 @@ from headrace.search.where import Value, read_where
 EMBEDDER = "embed"
 """The shipped model, which indexes are made by unless another is named."""
 Loading = Callable[[str], None]
+T = TypeVar("T")
+
+
+class RunsModels(Protocol):
+    """Models, and the loop that they live on."""
+
+    @property
+    def runner(self) -> ModelRunner:
+        """Lives on the loop of `run`."""
+        ...
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run work on that loop and wait for it, from another thread."""
+        ...
 
 
 class SearchClient:
@@ -41,17 +57,19 @@ class SearchClient:
         settings: Settings,
         loading: Loading = lambda name: None,
         *,
-        models: LocalModels | None = None,
+        models: RunsModels | None = None,
     ) -> None:
         """`loading` is called with the name of a model before it is loaded. Given `models` stay the caller's
         to close."""
         self.indexes = indexes_of(settings)
-        self._own = models is None
-        self._models = models or LocalModels(
-            default=EMBEDDER,
-            options=engine_options(settings),
-            loading=lambda name: loading(name or EMBEDDER),
-        )
+        self._own: LocalModels | None = None
+        if models is None:
+            models = self._own = LocalModels(
+                default=EMBEDDER,
+                options=engine_options(settings),
+                loading=lambda name: loading(name or EMBEDDER),
+            )
+        self._models = models
         self._runner = self._models.runner
 
     def search(
@@ -144,8 +162,8 @@ class SearchClient:
 
     def close(self) -> None:
         """Unload the models that were loaded for this."""
-        if self._own:
-            self._models.close()
+        if self._own is not None:
+            self._own.close()
 
     def _index(
         self,

@@ -17,6 +17,10 @@ from headrace.search.tables import locked
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,62}")
 
 
+ASKED = "ask-"
+"""How the names of indexes begin that `headrace ask --docs` makes."""
+
+
 class Indexes:
     """Each index is a folder in a folder. Safe to share between threads."""
 
@@ -45,9 +49,12 @@ class Indexes:
         return index
 
     def find_all(self, names: Sequence[str] | None, owner: str = "") -> list[LocalIndex]:
-        """The indexes of these names, each once; all of the owner's where none are named. IndexMissing where
-        one is not there, or there is none."""
-        wanted = self.names(owner) if names is None else list(dict.fromkeys(names))
+        """The indexes of these names, each once; all of the owner's where none are named, but those that
+        `headrace ask` has made for itself. IndexMissing where one is not there, or there is none."""
+        if names is None:
+            wanted = [name for name in self.names(owner) if not name.startswith(ASKED)]
+        else:
+            wanted = list(dict.fromkeys(names))
         return [self.find(name, owner) for name in wanted or ["docs"]]
 
     def find_or_make(self, name: str, meta: IndexMeta) -> LocalIndex:
