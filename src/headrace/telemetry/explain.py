@@ -17,13 +17,18 @@ LATE_S = 0.005
 
 
 def explain(
-    stages: Sequence[Stage], traces: Sequence[EngineTrace], total_s: float, *, content: bool = False
+    stages: Sequence[Stage],
+    traces: Sequence[EngineTrace],
+    total_s: float,
+    *,
+    content: bool = False,
+    advises: bool = True,
 ) -> ExplainNode:
     """The tree of a request whose reply ended `total_s` after its arrival. Its detail "advice" has what would
-    help most (see `Advice`), of several prompts the one that took longest. With `content` details have what
-    went in and came out."""
+    help most (see `Advice`), of several prompts the one that took longest, unless nobody reads it. With
+    `content` details have what went in and came out."""
     detail: dict[str, Any] = {}
-    if traces:
+    if traces and advises:
         longest = max(traces, key=lambda one: one.timing.total_s)
         if found := advice(longest):
             detail["advice"] = found
@@ -133,7 +138,8 @@ def _outer(spans: Sequence[_Span]) -> list[tuple[_Span, list[_Span]]]:
     while left:
         first = left.pop(0)
         held = [one for one in left if first.holds(one)]
-        left = [one for one in left if one not in held]
+        if held:
+            left = [one for one in left if not first.holds(one)]
         found.append((first, [*held, *first.inner]))
     return found
 

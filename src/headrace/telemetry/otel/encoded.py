@@ -37,6 +37,7 @@ _KINDS: Mapping[SpanKind, bytes] = {
     SpanKind.CLIENT: b"\x30\x03",
 }
 _HAS_IS_REMOTE, _IS_REMOTE = 0x100, 0x200
+_NO_STATUS = _STATUS + b"\x00"
 _OWN_FLAGS = _FLAGS + _HAS_IS_REMOTE.to_bytes(4, "little")
 
 
@@ -82,18 +83,17 @@ class SpanEncoder:
 
 def _encoded(span: SpanFacts) -> bytes:
     """What is a span's own of its message."""
-    parts = [
-        *(_SPAN_ID, bytes.fromhex(span.span_id)),
-        *((_PARENT_ID, bytes.fromhex(span.parent_id)) if span.parent_id else ()),
-        *(_text(_NAME, span.name), _KINDS[span.kind]),
-        _TIMES.pack(b"\x39", span.start_ns, b"\x41", span.end_ns),
-        *[_attribute(key, value) for key, value in span.attributes.items()],
-    ]
+    data = _SPAN_ID + bytes.fromhex(span.span_id)
+    if span.parent_id:
+        data += _PARENT_ID + bytes.fromhex(span.parent_id)
+    data += _kept_name(span.name, span.kind) + _TIMES.pack(b"\x39", span.start_ns, b"\x41", span.end_ns)
+    for key, value in span.attributes.items():
+        data += _attribute(key, value)
     if span.dropped:
-        parts.append(_DROPPED + varint(span.dropped))
-    failed = b"" if span.error is None else _text(b"\x12", span.error) + b"\x18\x02"
-    parts.append(_sized(_STATUS, failed))
-    return b"".join(parts)
+        data += _DROPPED + varint(span.dropped)
+    if span.error is None:
+        return data + _NO_STATUS
+    return data + _sized(_STATUS, _text(b"\x12", span.error) + b"\x18\x02")
 
 
 def sender(exporter: Any) -> Callable[[bytes], bool] | None:
@@ -133,6 +133,11 @@ def _sized(tag: bytes, data: bytes) -> bytes:
 
 def _text(tag: bytes, text: str) -> bytes:
     return _sized(tag, text.encode("utf-8", "replace"))
+
+
+@lru_cache(maxsize=KEPT)
+def _kept_name(name: str, kind: SpanKind) -> bytes:
+    return _text(_NAME, name) + _KINDS[kind]
 
 
 def _attribute(key: str, value: Any) -> bytes:

@@ -11,6 +11,7 @@ from headrace.telemetry.otel import names
 from headrace.telemetry.task_spans import TaskSpan
 
 Detail = Mapping[str, Any]
+_VALUES = (str, int, float)
 
 
 class Described(Struct, frozen=True):
@@ -22,17 +23,14 @@ class Described(Struct, frozen=True):
 
 def described(part: TaskSpan) -> Described:
     """The span of a part. What was said is in none."""
-    about = _KINDS.get(part.name)
-    name, found = part.name, {}
+    found = {f"headrace.{key}": value for key, value in part.detail.items() if isinstance(value, _VALUES)}
+    about, name = _KINDS.get(part.name), part.name
     if about is not None:
-        name, found = about(part.detail)
+        name, known = about(part.detail)
+        found |= {key: value for key, value in known.items() if isinstance(value, _VALUES)}
     if part.error:
-        found |= {names.ERROR_TYPE: part.error}
-    own = {f"headrace.{key}": value for key, value in part.detail.items()}
-    return Described(
-        name,
-        {key: value for key, value in (own | found).items() if isinstance(value, str | int | float | bool)},
-    )
+        found[names.ERROR_TYPE] = part.error
+    return Described(name, found)
 
 
 def _tool(detail: Detail) -> tuple[str, dict[str, Any]]:

@@ -38,6 +38,7 @@ LOG = logging.getLogger("headrace.telemetry")
 MAX_WAITING = 2048  # calls, as many as the SDK lets spans wait
 CLOSE_S = 5.0
 RECORD_EVERY_S = 0.1
+_NO_TRACE = Context()
 PROTOCOLS = {"http/protobuf": "http", "grpc": "grpc"}
 
 
@@ -144,7 +145,7 @@ class Instruments:
         self._tokens = histogram(names.TOKEN_USAGE, "{token}", "Tokens of prompts and answers.")
 
     def record(self, call: EndedCall, context: Context) -> None:
-        """Count a call; exemplars name its trace."""
+        """Count a call; exemplars of what one waits for name its trace."""
         common = {
             names.OPERATION: names.operation_of(call.path),
             names.PROVIDER: names.HEADRACE,
@@ -153,9 +154,9 @@ class Instruments:
         failed = {names.ERROR_TYPE: call.error} if call.error is not None else {}
         self._duration.record(call.total_s, common | failed, context)
         if call.prompt_tokens is not None:
-            self._tokens.record(call.prompt_tokens, common | {names.TOKEN_TYPE: "input"}, context)
+            self._tokens.record(call.prompt_tokens, common | {names.TOKEN_TYPE: "input"}, _NO_TRACE)
         if call.completion_tokens:
-            self._tokens.record(call.completion_tokens, common | {names.TOKEN_TYPE: "output"}, context)
+            self._tokens.record(call.completion_tokens, common | {names.TOKEN_TYPE: "output"}, _NO_TRACE)
         if call.first_token_s is not None and call.completion_tokens:
             self._first.record(call.first_token_s, common, context)
             if call.completion_tokens > 1:

@@ -41,7 +41,9 @@ class SpanWriter:
     made whole, which costs much less than a tracer's `start_span`."""
 
     def __init__(self, sink: SpanSink) -> None:
-        self._sink, self._limits = sink, SpanLimits()
+        limits = SpanLimits()
+        self._sink = sink
+        self._count, self._length = limits.max_span_attributes, limits.max_span_attribute_length
 
     def write(self, call: EndedCall) -> Context:
         """The spans of a call; the context is that of its own."""
@@ -71,7 +73,7 @@ class SpanWriter:
 
     def _parts(self, call: EndedCall) -> Iterator[SpanFacts]:
         """Spans of the parts, each a child of what it is a part of."""
-        tree = explain(call.stages, call.traces, call.total_s)
+        tree = explain(call.stages, call.traces, call.total_s, advises=False)
         for part in task_spans(tree, call.trace.span_id):
             about = described(part)
             attributes, dropped = self._within_limits(about.attributes)
@@ -85,7 +87,7 @@ class SpanWriter:
     def _within_limits(self, attributes: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]:
         """What OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT and _VALUE_LENGTH_LIMIT leave of the attributes, and how many
         they do not."""
-        count, length = self._limits.max_span_attributes, self._limits.max_span_attribute_length
+        count, length = self._count, self._length
         if length is None and (count is None or len(attributes) <= count):
             return attributes, 0
         found = BoundedAttributes(count, attributes, max_value_len=length)
