@@ -34,7 +34,7 @@ ASK = {"role": "user", "content": "Say it."}
 BODY = {"model": "far", "messages": [ASK], "max_tokens": 100, "stream": True}
 
 
-def provide(words: int, ready: Connection) -> None:
+def provide(words: int, pause_ms: float, ready: Connection) -> None:
     """A provider that keeps connections, in a process of its own."""
     chunks = [fake_provider.delta(content="word ") for _ in range(words)]
     end = fake_provider.delta(finish="stop"), fake_provider.usage(9, words)
@@ -49,7 +49,13 @@ def provide(words: int, ready: Connection) -> None:
                 await reader.readexactly(size)
             except asyncio.IncompleteReadError:
                 return
-            writer.write(head + stream)
+            if not pause_ms:
+                writer.write(head + stream)
+                continue
+            writer.write(head)
+            for event in stream.split(b"\n\n")[:-1]:  # each comes alone
+                writer.write(event + b"\n\n")
+                await asyncio.sleep(pause_ms / 1e3)
 
     async def run() -> None:
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
@@ -139,12 +145,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=400, help="in each of five rounds")
     parser.add_argument("--words", type=int, default=1, help="chunks of an answer")
+    parser.add_argument("--pause-ms", type=float, default=0, help="between chunks, which then come alone")
     parser.add_argument("--at-a-time", type=int, default=16)
     parser.add_argument("--budget", action="store_true")
     parser.add_argument("--profile", action="store_true")
     arguments = parser.parse_args()
     ours, theirs = multiprocessing.Pipe()
-    provider = multiprocessing.Process(target=provide, args=(arguments.words, theirs), daemon=True)
+    given = arguments.words, arguments.pause_ms, theirs
+    provider = multiprocessing.Process(target=provide, args=given, daemon=True)
     provider.start()
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(measure(ours.recv(), Path(folder), arguments))
