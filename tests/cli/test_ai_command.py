@@ -30,3 +30,8 @@ def test_the_shipped_model_answers(inside: Callable[..., Outcome], tmp_path: Pat
     assert refused.code != 0
     assert "max_tokens allows 3" in refused.stderr
     assert "computed" not in refused.stderr
+
+
+def test_a_wrong_name_is_said_to_load_once(inside: Callable[..., Outcome]) -> None:
+    done = inside("sql", "-c", "select ai('hello', model => 'gpt')")
+    assert done.code == 1 and done.stderr.count("loading gpt") == 1 and "no model 'gpt'" in done.stderr

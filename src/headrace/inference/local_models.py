@@ -83,7 +83,7 @@ class _Source:
         self._options = options
         self._given = {model.name: model for model in given}
         self._loaded: dict[str | None, LoadedModel] = {}
-        self._default, self._loading = default, loading
+        self._default, self._loading, self._told = default, loading, set[str | None]()
         self._lock: asyncio.Lock | None = None
         self._metrics = ModelMetrics()
 
@@ -110,7 +110,9 @@ class _Source:
 
     def _load(self, name: str | None) -> LoadedModel:
         asked = name or self._default
-        self._loaded[asked] = found = load_model(asked, self._options, progress=self._loading(asked))
+        progress = None if asked in self._told else self._loading(asked)  # each try of a wrong name says it
+        self._told.add(asked)
+        self._loaded[asked] = found = load_model(asked, self._options, progress=progress)
         return found
 
     def metrics(self, model: LoadedModel) -> ModelMetrics:
