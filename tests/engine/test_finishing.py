@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -11,8 +12,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from headrace.engine.engine import Engine
 from headrace.engine.request import EngineRequest
 from headrace.errors import InvalidRequest
+from headrace.grammar import finishing
 from headrace.grammar.constraint import Constraint, schema_constraint
 from headrace.grammar.sql import sql_constraint
 from headrace.loading.loader import LoadedModel, load_model
@@ -93,6 +96,21 @@ def test_same_bytes_alone_together_and_step_by_step(model: LoadedModel, constrai
     for at, outcome in enumerate(alone):
         for other in (together[at], together[at + 8], stepwise[at]):
             assert other.tokens == outcome.tokens and other.ends == outcome.ends
+
+
+def test_same_bytes_where_steps_do_not_wait_and_where_they_must(
+    model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = [request(model, schema_constraint(SCHEMA), seed, 60) for seed in range(4)]
+    plain = [Running(model.engine, one).finish().tokens for one in asked]
+    monkeypatch.setattr(finishing, "SLICE_S", 0.0)  # each step looks at one place
+    assert [Running(model.engine, one).finish().tokens for one in asked] == plain
+    assert isinstance(model.engine, Engine)
+    constraints = model.engine._constraints  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(constraints, "wait_s", math.inf)  # as with a model whose state goes forward only
+    before = model.engine.steps
+    assert [Running(model.engine, one).finish().tokens for one in asked] == plain
+    assert model.engine.steps - before <= sum(len(one[0]) for one in plain) + len(plain)
 
 
 def test_too_few_tokens_cut_as_before(model: LoadedModel) -> None:

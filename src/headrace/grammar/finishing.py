@@ -47,9 +47,9 @@ class EndSearch:
         self._begin()
         self.found: list[int] | None = None
 
-    def run(self, slice_s: float = SLICE_S) -> bool:
-        """Go on for so long; whether the search is over."""
-        until_s = time.monotonic() + slice_s
+    def run(self) -> bool:
+        """Go on for SLICE_S; whether the search is over."""
+        until_s = time.monotonic() + SLICE_S
         while self.found is None and self._ways and self._looked_at < MAX_PLACES:
             self._looked_at += 1
             cost, _, way = heapq.heappop(self._ways)

@@ -149,6 +149,8 @@ class Constraints:
         if choice.matcher is not None:
             try:
                 matching = choice.matcher.mask()
+                while matching is None and math.isinf(self.wait_s):  # no token can be computed again
+                    matching = choice.matcher.mask()
             except HeadraceError as error:
                 return error
             if matching is None:
