@@ -19,7 +19,7 @@ MAX_PLACES: Final = 256
 costs are lowest."""
 MAX_TRIED: Final = 8
 """Tokens at one place: those that look most like an end."""
-SLICE_S: Final = 0.005
+SLICE_S: Final = 0.001
 _MIN_MARGIN: Final = 32
 _AGAIN: Final = 2.0
 """For the same token twice: a quote after a quote may be one inside a text."""
@@ -138,5 +138,5 @@ class Finishing:
         if found is not None and free <= 0:
             self.began = True
             return found
-        self._next = taken + max(1, (free if found is not None else left) // 4)
+        self._next = taken + max(1, left // 2 if found is None else free // 4)
         return True
