@@ -237,8 +237,9 @@ def test_a_provider_is_not_paid_twice(tmp_path: Path) -> None:
 
     provider = ThreadingHTTPServer(("127.0.0.1", 0), Provider)
     Thread(target=provider.serve_forever, daemon=True).start()
-    far = {"kind": "vllm", "base_url": f"http://127.0.0.1:{provider.server_port}/v1", "direct": True}
-    server = KilledServer(tmp_path, environment={"HEADRACE_PROVIDERS": json.dumps({"far": far})})
+    named = {"kind": "vllm", "base_url": f"http://127.0.0.1:{provider.server_port}/v1", "direct": True}
+    far = {"HEADRACE_PROVIDERS": json.dumps({"far": named})}
+    server = KilledServer(tmp_path, environment=far)
     server.start()
     try:
         body = {"model": "far/m", "messages": STORY, "max_tokens": 50, "stream": True}
@@ -250,6 +251,9 @@ def test_a_provider_is_not_paid_twice(tmp_path: Path) -> None:
         server.start()
         reply = server.ask("GET", "/v1/requests/remote/stream")
         assert reply.status == 409 and json.loads(reply.read())["error"]["code"] == "not_resumable"
+        command = [sys.executable, "-m", "headrace", "replay", "remote", "--journal", str(server.journal)]
+        again = subprocess.run(command, capture_output=True, text=True, timeout=60, env=os.environ | far)
+        assert again.returncode == 1 and "not served here" in again.stdout, again
         assert len(asked) == 1
     finally:
         server.kill()

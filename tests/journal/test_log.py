@@ -188,6 +188,7 @@ def test_deleted_requests_are_gone_from_every_file(tmp_path: Path) -> None:
 
 def test_a_budget_drops_the_oldest_and_no_request_that_runs(tmp_path: Path) -> None:
     log = Log(tmp_path, budget_bytes=2**19, segment_bytes=2**16)
+    log.append(RecordKind.SERVER, 0, 0, b"what the server computes with")
     written(log, 1, b"runs on and on", ends=False)
     for number in range(2, 200):
         written(log, number, random.Random(number).randbytes(10_000))
@@ -198,6 +199,7 @@ def test_a_budget_drops_the_oldest_and_no_request_that_runs(tmp_path: Path) -> N
     assert log.unfinished() == [1]
     assert [one.payload for one in log.read([1])[1]] == [b"runs on and on", b"tokens of runs on and on"]
     assert log.find(tag_of("req_2")) == [] and log.find(tag_of("req_199")) == [199]
+    assert [one.payload for one in log.read([0])[0]] == [b"what the server computes with"]
     log.close()
     log = Log(tmp_path)
     assert log.unfinished() == [1]

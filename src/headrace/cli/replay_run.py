@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import textwrap
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -33,7 +33,27 @@ from headrace.workers.worker_loader import WorkerLoader
 
 SLOWER, NOTICED_S = 1.25, 0.1
 """Times the recorded seconds, and seconds more, from which a replay counts as slower."""
+DEFAULTS = Settings()
+NOT_FOR_REPLAY = (
+    *(
+        "journal",
+        "store",
+        "log_requests",
+        "ledger",
+        "budgets",
+        "providers",
+        "mcp",
+        "adapt",
+        "cluster",
+        "cache",
+    ),
+)
+"""Settings with which a request that is made again would be written down, paid for, or do something."""
+OF_A_PROVIDER = (
+    "a provider has computed it: what it would say now is not known, and it is not asked and paid again"
+)
 COLUMN = 54  # characters of an answer that stands beside another one
+OUTCOMES = ("same", "different", "failed", "skipped")
 Kept = tuple[OpenedRequest, EndedReply]
 
 
@@ -50,7 +70,7 @@ def run(
     facts = _facts(log)
     kept = _one(log, request_id) if request_id is not None else list(_since(log, since))
     name = None
-    settings = replace(settings, journal=None, store=None, log_requests=False)
+    settings = replace(settings, **{name: getattr(DEFAULTS, name) for name in NOT_FOR_REPLAY})
     if variant is not None:
         settings, name = _varied(variant, settings)
     results = asyncio.run(_replayed(kept, facts, settings, name))
@@ -59,9 +79,16 @@ def run(
     return _report(results[0], variant, explain=explain, json=json)
 
 
-def _facts(log: LogReader) -> ServerFacts | None:
+def _facts(log: LogReader) -> list[ServerFacts]:
+    """Of the servers that have written the journal, the latest last."""
     records = log.read([0], RecordKind.SERVER)[0]
-    return msgspec.msgpack.decode(records[-1].payload, type=ServerFacts) if records else None
+    return [msgspec.msgpack.decode(one.payload, type=ServerFacts) for one in records]
+
+
+def _facts_of(ended: EndedReply, facts: Sequence[ServerFacts]) -> ServerFacts | None:
+    """Of the server that has ended a request."""
+    before = [one for one in facts if one.started_unix_s <= ended.ended_unix_s]
+    return next(reversed(before or facts), None)
 
 
 def _kept(log: LogReader, numbers: Sequence[int]) -> Iterator[Kept]:
@@ -107,13 +134,13 @@ def _varied(variant: str, settings: Settings) -> tuple[Settings, str | None]:
 
 
 async def _replayed(
-    kept: Sequence[Kept], facts: ServerFacts | None, settings: Settings, name: str | None
+    kept: Sequence[Kept], facts: Sequence[ServerFacts], settings: Settings, name: str | None
 ) -> list[dict[str, Any]]:
     def launch(spec: ModelSpec) -> WorkerLoader:
         fetch(spec.model, settings)
         return WorkerLoader(spec)
 
-    served = {} if facts is None else dict(facts.models)
+    served = {own: model for one in facts for own, model in one.models.items()}
     specs = [replace(spec_of(model, settings), name=own) for own, model in served.items()]
     if name is not None and name not in served:
         specs.append(spec_of(name, settings))
@@ -128,9 +155,13 @@ async def _replayed(
         for place, (opened, ended) in enumerate(kept, 1):
             if len(kept) > 1:
                 note(f"{place} of {len(kept)}: {opened.request_id}")
+            if name is None and _is_remote(ended, served):
+                found.append(_skipped(opened, ended, settings.node_usd_per_hour))
+                continue
             asked = opened if name is None else with_model(opened, name)
             done = await replay(app, asked, service.keys.everybody)
-            found.append(_compared(opened, ended, done, facts, settings.node_usd_per_hour))
+            of_it = _facts_of(ended, facts)
+            found.append(_compared(opened, ended, done, of_it, settings.node_usd_per_hour))
     finally:
         service.local.close()
         await models.close()
@@ -138,28 +169,37 @@ async def _replayed(
     return found
 
 
+def _is_remote(ended: EndedReply, served: Mapping[str, str]) -> bool:
+    """Whether none of the server's own models has computed it."""
+    return not ended.fingerprint and bool(ended.model) and ended.model not in served
+
+
+def _skipped(opened: OpenedRequest, ended: EndedReply, usd_per_hour: float) -> dict[str, Any]:
+    return {
+        "id": opened.request_id,
+        "endpoint": opened.path,
+        "outcome": "skipped",
+        "difference": None,
+        "reasons": [OF_A_PROVIDER],
+        "recorded": _recorded(ended, usd_per_hour),
+        "replayed": None,
+    }
+
+
 def _compared(
     opened: OpenedRequest, ended: EndedReply, done: Replayed, facts: ServerFacts | None, usd_per_hour: float
 ) -> dict[str, Any]:
-    parted = difference(ended.parts or (), done.parts)
-    outcome = "same" if parted is None else "different"
-    if done.status != ended.status:
-        outcome = "failed"
+    outcome, parted = "failed", None
+    if done.status == ended.status:
+        parted = difference(ended.parts or (), done.parts)
+        outcome = "same" if parted is None else "different"
     return {
         "id": opened.request_id,
         "endpoint": opened.path,
         "outcome": outcome,
         "difference": None if parted is None else asdict(parted),
         "reasons": _reasons(ended, done, facts) if outcome != "same" else [],
-        "recorded": {
-            "model": ended.model,
-            "fingerprint": ended.fingerprint,
-            "status": ended.status,
-            "seconds": round(ended.total_s, 3),
-            "usd": _usd(ended.total_s, usd_per_hour),
-            "output_tokens": ended.completion_tokens,
-            "text": text_of(ended.parts or ()),
-        },
+        "recorded": _recorded(ended, usd_per_hour),
         "replayed": {
             "model": done.model,
             "fingerprint": done.fingerprint,
@@ -169,6 +209,18 @@ def _compared(
             "output_tokens": done.output_tokens,
             "text": text_of(done.parts),
         },
+    }
+
+
+def _recorded(ended: EndedReply, usd_per_hour: float) -> dict[str, Any]:
+    return {
+        "model": ended.model,
+        "fingerprint": ended.fingerprint,
+        "status": ended.status,
+        "seconds": round(ended.total_s, 3),
+        "usd": _usd(ended.total_s, usd_per_hour),
+        "output_tokens": ended.completion_tokens,
+        "text": text_of(ended.parts or ()),
     }
 
 
@@ -183,6 +235,8 @@ def _reasons(ended: EndedReply, done: Replayed, facts: ServerFacts | None) -> li
         found.append(f"Headrace is {__version__}, the server was {facts.version}")
     if facts is not None and facts.isa != _native.isa():
         found.append(f"this machine computes with {_native.isa()}, the server with {facts.isa}")
+    if not done.fingerprint:
+        return found or ["nothing was computed"]
     if done.model != ended.model:
         found.append(f"the model is {done.model}, it was {ended.model}")
     elif done.fingerprint != ended.fingerprint:
@@ -196,11 +250,13 @@ def _usd(seconds: float, usd_per_hour: float) -> float | None:
 
 
 def _report(result: dict[str, Any], variant: str | None, *, explain: bool, json: bool) -> int:
-    code = 0 if result["outcome"] == "same" or (variant is not None and result["outcome"] != "failed") else 1
+    code = (
+        0 if result["outcome"] == "same" or (variant is not None and result["outcome"] == "different") else 1
+    )
     if json:
         print_json(result)
         return code
-    if variant is not None:
+    if variant is not None and result["replayed"] is not None:
         _show_both(result)
     print("same bytes" if result["outcome"] == "same" else result["outcome"])
     parted = result["difference"]
@@ -208,7 +264,7 @@ def _report(result: dict[str, Any], variant: str | None, *, explain: bool, json:
         print(f"they part at byte {parted['byte']:,} of {parted['where']}")
         if explain:
             print(f"recorded: {parted['recorded']!r}\nreplayed: {parted['replayed']!r}")
-    if explain or result["outcome"] == "failed":
+    if explain or result["outcome"] in ("failed", "skipped"):
         for reason in result["reasons"]:
             print(f"because: {reason}")
     return code
@@ -228,11 +284,12 @@ def _show_both(result: dict[str, Any]) -> None:
 
 
 def _report_all(results: Sequence[dict[str, Any]], variant: str | None, *, json: bool) -> int:
-    count = {name: sum(one["outcome"] == name for one in results) for name in ("same", "different", "failed")}
-    took = [(one["recorded"]["seconds"], one["replayed"]["seconds"]) for one in results]
+    count = {name: sum(one["outcome"] == name for one in results) for name in OUTCOMES}
+    computed = [one for one in results if one["outcome"] in ("same", "different")]
+    took = [(one["recorded"]["seconds"], one["replayed"]["seconds"]) for one in computed]
     slower = sum(now_s > max(SLOWER * then_s, then_s + NOTICED_S) for then_s, now_s in took)
     if json:
-        counts = {"equal": count["same"], "different": count["different"], "failed": count["failed"]}
+        counts = {"equal": count["same"], **{name: count[name] for name in OUTCOMES[1:]}}
         print_json({**counts, "slower": slower, "requests": list(results)})
     else:
         for one in results:
@@ -240,6 +297,6 @@ def _report_all(results: Sequence[dict[str, Any]], variant: str | None, *, json:
                 print(f"{one['outcome']}: {one['id']}: {'; '.join(one['reasons'])}")
         print(
             f"{count['same']:,} equal, {count['different']:,} different, {count['failed']:,} failed, "
-            f"{slower:,} slower"
+            f"{count['skipped']:,} skipped, {slower:,} slower"
         )
     return 1 if count["failed"] or (count["different"] and variant is None) else 0

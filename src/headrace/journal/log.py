@@ -281,7 +281,8 @@ class Log(LogReader):
         oldest_s, size = time.time() - self._max_age_s, self.size_bytes
         dropped, kept = list[Segment](), list[Record]()
         *full, active = self._copies()
-        open_numbers = np.union1d(open_numbers, self._rows(active)["number"])
+        about_servers = np.zeros(1, np.uint64)
+        open_numbers = np.concatenate((open_numbers, self._rows(active)["number"], about_servers))
         for segment in full:
             if size <= self._budget and segment.path.stat().st_mtime >= oldest_s:
                 break
