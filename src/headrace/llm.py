@@ -66,7 +66,7 @@ class _Model:
                 param="slo_policy",
             )
         given = _engine_options(type(self).__name__, options)
-        kept = None if journal is None else ProgramJournal(Path(journal).expanduser())
+        kept = None if journal is None else ProgramJournal(_folder(journal))
         try:
             loaded = load_model(name, given, progress=progress)
             self._source = OneModel(loaded, _adapters(loaded, adapters or {}))
@@ -136,6 +136,12 @@ def _close(
     threads.close()
     if journal is not None:
         journal.close()
+
+
+def _folder(journal: str | Path) -> Path:
+    if not str(journal):
+        raise UsageError("journal is '', which names no folder", param="journal")
+    return Path(journal).expanduser()
 
 
 def _engine_options(where: str, options: Mapping[str, Any]) -> EngineOptions:

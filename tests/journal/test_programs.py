@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 from headrace import LLM
-from headrace.journal.log import JournalInUse
+from headrace.errors import UsageError
+from headrace.journal.log import JournalInUse, Log
+from headrace.journal.reader import RecordKind
+from headrace.journal.records import OpenedRequest, encode
 
 PROGRAM = """
 import json, os, signal, sys
@@ -48,3 +51,18 @@ def test_a_killed_program_goes_on(tmp_path: Path) -> None:
     assert anew != again, "after its end a program begins anew, with other seeds"
     with LLM("mini", journal=folder), pytest.raises(JournalInUse):
         LLM("mini", journal=folder)
+
+
+def test_what_a_server_has_left_is_not_taken_for_a_programs(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    opened = OpenedRequest(request_id="r1", nonce="0" * 32, path="/v1/completions", body=b"{}")
+    log.append(RecordKind.OPENED, 1, 0, encode(opened))
+    log.write()
+    log.close()
+    with pytest.raises(UsageError, match="is a server's"):
+        LLM("mini", journal=tmp_path)
+    with pytest.raises(UsageError, match="names no folder"):
+        LLM("mini", journal="")
+    log = Log(tmp_path)
+    assert log.unfinished() == [1]
+    log.close()

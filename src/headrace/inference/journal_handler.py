@@ -6,6 +6,7 @@ import os
 import time
 from pathlib import Path
 
+from headrace.errors import UsageError
 from headrace.inference.call_context import CallContext
 from headrace.inference.handler import EventBatches, Handler
 from headrace.inference.requests import InferenceRequest
@@ -19,9 +20,16 @@ class ProgramJournal:
     has computed is given again to the same calls, in the same order of equal ones, and goes on."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises JournalInUse, JournalUnwritable."""
+        """Raises JournalInUse, JournalUnwritable; UsageError where it has requests of a server that go on."""
         self._journal = Journal(Log(folder), on_full="pause")
-        known = next(reversed(self._journal.unfinished()), None)
+        unfinished = self._journal.unfinished()
+        if any(one.opened.path for one in unfinished):
+            self._journal.close_now(None)
+            raise UsageError(
+                f"the journal {folder} is a server's, which has requests to go on with: name another folder",
+                param="journal",
+            )
+        known = next(reversed(unfinished), None)
         if known is not None:
             self.call = CallJournal(self._journal, known.number, known.opened, known)
             return

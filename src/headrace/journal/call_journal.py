@@ -296,14 +296,14 @@ class Journal:
         except JournalUnwritable as error:
             LOG.error("%s", error.message)
 
-    def close_now(self, call: CallJournal, ended: EndedReply | None) -> None:
+    def close_now(self, call: CallJournal | None, ended: EndedReply | None = None) -> None:
         """Note the end of the one request there is, and let the folder go, after the event loop has ended."""
         if self.is_closed:
             return
         self.is_closed = True
         self._thread.shutdown()
         try:
-            if ended is not None:
+            if call is not None and ended is not None:
                 self.log.append(RecordKind.ENDED, call.number, tag_of(call.opened.nonce), encode(ended))
                 self.log.write()
             self.log.care()

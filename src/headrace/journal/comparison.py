@@ -17,7 +17,7 @@ _VOLATILE = frozenset(
         *("timings", "created_at", "completed_at", "sequence_number", "logprobs", "warnings", "obfuscation"),
         *("total_duration", "load_duration", "prompt_eval_duration", "eval_duration", "prompt_eval_count"),
         *("prompt_tokens_details", "input_tokens_details", "cache_read_input_tokens", "input_tokens"),
-        *("cache_creation_input_tokens", "system_fingerprint", "completion_tokens_details"),
+        *("cache_creation_input_tokens", "system_fingerprint", "completion_tokens_details", "tokens"),
     }
 )
 """Names of what says when and how a reply was computed, not what it says."""

@@ -55,7 +55,8 @@ class Resumption:
                 models={one.name: one.spec.model for one in service.models.entries},
             )
         )
-        found = await service.run_in_thread(journal.journal.unfinished)
+        left = await service.run_in_thread(journal.journal.unfinished)
+        found = [one for one in left if one.opened.path]  # others are Python programs
         room = asyncio.Semaphore(RESUMED_AT_A_TIME)
         accounts: dict[str, Account | None] = {}
         for known in found:
