@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 from hypothesis import given, settings
@@ -20,9 +21,10 @@ from hypothesis import strategies as st
 
 from headrace.errors import UsageError
 from headrace.journal.frames import FILE_BYTES, MAX_NUMBER, read_cipher, record, scan, tag_of
-from headrace.journal.known_requests import in_order
+from headrace.journal.known_requests import in_order, known_requests
 from headrace.journal.log import JournalInUse, Log
 from headrace.journal.reader import JournalUnwritable, LogReader, RecordKind
+from headrace.journal.records import OpenedRequest, encode
 from headrace.journal.segment import Record, open_segment
 from journal.faults import full, small_disk
 
@@ -394,6 +396,36 @@ def test_files_that_are_written_anew_while_they_are_read_give_no_other_record(
     thread.join()
     log.close()
     assert not problems, problems[0]
+
+
+def test_a_journal_of_another_release_is_refused_and_left(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    written(log, 1, b"body")
+    log.close()
+    [path] = tmp_path.glob("*.log")
+    data = bytearray(path.read_bytes())
+    data[16] += 1
+    data[FILE_BYTES - 4 : FILE_BYTES] = crc32(data[: FILE_BYTES - 4]).to_bytes(4, "little")
+    path.write_bytes(data)
+    for opens in (Log, LogReader):
+        with pytest.raises(UsageError, match="written in format 2"):
+            opens(tmp_path)
+    assert path.read_bytes() == data and not [*tmp_path.glob("*.damaged")]
+
+
+def test_a_request_that_cannot_be_read_hinders_no_other(tmp_path: Path) -> None:
+    """Such as one that another release has written."""
+    log = Log(tmp_path)
+    good = encode(OpenedRequest(request_id="r", nonce="0" * 32))
+    for number, payload in ((1, good), (2, b"\x80"), (3, b"\xc1"), (4, good)):
+        log.append(RecordKind.OPENED, number, 0, payload)
+    log.append(RecordKind.EVENTS, 4, 0, b"nonsense")
+    log.append(RecordKind.OPENED, 5, 0, good)
+    log.append(RecordKind.TIMED, 5, 0, b"no number")
+    log.append(RecordKind.OPENED, 6, 0, good)
+    log.write()
+    assert [one.number for one in known_requests(log, log.unfinished())] == [1, 6]
+    log.close()
 
 
 def test_replies_go_with_their_requests(tmp_path: Path) -> None:

@@ -137,7 +137,8 @@ def names_of(head: bytes | memoryview) -> tuple[int, int, int] | None:
 
 
 def scan(data: bytes | memoryview) -> Scan:
-    """The records of a file up to the first that is damaged or cut off."""
+    """The records of a file up to the first that is damaged or cut off. UsageError where another
+    release has written it, and nothing is wrong."""
     columns, view = Columns(), memoryview(data)
     if len(view) < FILE_BYTES:
         return Scan(columns, 0, "the header is cut off" if len(view) else None)
@@ -145,7 +146,10 @@ def scan(data: bytes | memoryview) -> Scan:
     if magic != MAGIC or wanted != crc32(view[: FILE_BYTES - 4]):
         return Scan(columns, 0, "the header is damaged")
     if version != VERSION:
-        return Scan(columns, 0, f"the format is version {version}, this release reads {VERSION}")
+        raise UsageError(
+            f"the journal was written in format {version}, and this release reads {VERSION}: use the release "
+            "that wrote it, or another folder"
+        )
     at, end, unpack, add = FILE_BYTES, len(view), _RECORD.unpack_from, columns.add
     problem: str | None = None
     while at < end:
