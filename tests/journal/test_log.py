@@ -20,9 +20,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import UsageError
+from headrace.journal.folder import JournalInUse
 from headrace.journal.frames import FILE_BYTES, MAX_NUMBER, read_cipher, record, scan, tag_of
 from headrace.journal.known_requests import in_order, known_requests
-from headrace.journal.log import JournalInUse, Log
+from headrace.journal.log import Log
 from headrace.journal.reader import JournalUnwritable, LogReader, RecordKind
 from headrace.journal.records import OpenedRequest, encode
 from headrace.journal.segment import Record, open_segment

@@ -10,7 +10,8 @@ import pytest
 
 from headrace import LLM
 from headrace.errors import UsageError
-from headrace.journal.log import JournalInUse, Log
+from headrace.journal.folder import JournalInUse
+from headrace.journal.log import Log
 from headrace.journal.reader import RecordKind
 from headrace.journal.records import OpenedRequest, encode
 

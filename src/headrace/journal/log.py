@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import logging
 import os
 import time
 from collections.abc import Collection
-from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
-from headrace.errors import HeadraceError, UsageError
+from headrace.journal.folder import FULL, MAX_RESERVE_BYTES, Reserve, claimed
 from headrace.journal.frames import Cipher, JournalDamaged, record, write_whole
 from headrace.journal.reader import AGAIN_S, JournalUnwritable, LogReader, Numbers, RecordKind
 from headrace.journal.segment import (
     DAMAGED_SUFFIX,
     PART_SUFFIX,
-    PRIVATE_MODE,
     SUFFIX,
     Record,
     Segment,
@@ -31,10 +27,6 @@ from headrace.journal.segment import (
 
 LOG = logging.getLogger("headrace.journal")
 SEGMENT_BYTES = 64 * 2**20
-LOCK, RESERVE = "lock", "reserve"
-MAX_RESERVE_BYTES, MIN_RESERVE_BYTES = 8 * 2**20, 2**16
-"""Room on the disk that is given to requests that run when the rest is full."""
-FULL = (errno.ENOSPC, errno.EDQUOT)
 REMOVED = "start the server again, which makes a new journal"
 AGES = 8
 """Files are begun so often within the greatest age."""
@@ -43,13 +35,6 @@ WORTH = 4
 SMALL, MANY = 8, 16
 """Each deletion ends a file: where so many follow each other that are shorter than an eighth of the length at
 which files end, they become one."""
-
-
-class JournalInUse(HeadraceError):
-    """Another process has the journal's folder."""
-
-    remedy = "Stop that process, or name another folder."
-    exit_code = 2
 
 
 class Log(LogReader):
@@ -73,7 +58,7 @@ class Log(LogReader):
         self._has_forgotten = False  # whether the file that grows has records of requests that are deleted
         self._full: list[int] = []  # files that nothing is appended to any more, and that are not synced yet
         try:
-            self._owner: IO[str] | None = _claimed(folder)
+            self._owner: IO[str] | None = claimed(folder)
         except OSError as error:
             raise JournalUnwritable(f"the journal {folder} cannot be opened: {error.strerror}") from None
         try:
@@ -88,8 +73,8 @@ class Log(LogReader):
         except BaseException:
             self._release()
             raise
-        self.has_reserve, self._reserve_bytes = False, 0
-        self.take_reserve()
+        self._reserve = Reserve(folder, min(MAX_RESERVE_BYTES, budget_bytes // 16))
+        self._reserve.take()
         self.needs_care = len(self._segments) > 1
         """Whether `care` has something to do."""
         found = [int(one.rows["number"].max()) for one in self._segments if len(one.rows)]
@@ -118,7 +103,7 @@ class Log(LogReader):
             try:
                 write_whole(self._file, held)
             except OSError as error:
-                if not self._gives_reserve(error):
+                if error.errno not in FULL or not self._reserve.give():
                     raise
                 self._cut_back(active)
                 write_whole(self._file, held)
@@ -351,35 +336,14 @@ class Log(LogReader):
 
     # -- the reserve -----------------------------------------------------------------------------------
 
-    def take_reserve(self) -> bool:
-        """Keep room on the disk for requests that run when it is full: as much as there is, and later as much
-        as there was. False where there is none."""
-        path = self.folder / RESERVE
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK
-        size = self._reserve_bytes or min(MAX_RESERVE_BYTES, self._budget // 16)
-        while size >= max(MIN_RESERVE_BYTES, self._reserve_bytes) and not self.has_reserve:
-            try:
-                file = os.open(path, flags, PRIVATE_MODE)
-                try:
-                    os.posix_fallocate(file, 0, size)
-                finally:
-                    os.close(file)
-                self.has_reserve, self._reserve_bytes = True, size
-            except OSError as error:
-                with suppress(OSError):  # a folder of that name
-                    path.unlink(missing_ok=True)
-                self.has_reserve = error.errno not in FULL  # a file system that has no such thing
-                size //= 2
-        return self.has_reserve
+    @property
+    def has_reserve(self) -> bool:
+        """Whether there is room for requests that run when the disk is full."""
+        return self._reserve.is_there
 
-    def _gives_reserve(self, error: OSError) -> bool:
-        """Whether a full disk has more room now."""
-        if not self.has_reserve or error.errno not in FULL:
-            return False
-        with suppress(OSError):
-            (self.folder / RESERVE).unlink(missing_ok=True)
-        self.has_reserve = False
-        return True
+    def take_reserve(self) -> bool:
+        """Keep that room, as far as there is some; False where there is none."""
+        return self._reserve.take()
 
     # -- files -----------------------------------------------------------------------------------------
 
@@ -439,27 +403,3 @@ class Log(LogReader):
         if self._owner is not None:
             self._owner.close()
             self._owner = None
-
-
-def _claimed(folder: Path) -> IO[str]:
-    """The lock of a folder. JournalInUse names the process that has it; UsageError where others may change
-    what is there."""
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    status = folder.stat()
-    if status.st_uid not in (os.geteuid(), 0) or status.st_mode & 0o002:
-        raise UsageError(
-            f"others may write in the journal's folder {folder}: name one of your own, or `chmod 700` it"
-        )
-    file = os.fdopen(os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        owner = file.read().strip() or "unknown"
-        file.close()
-        raise JournalInUse(
-            f"the journal {folder} is in use by process {owner}: stop that one, or name another folder"
-        ) from None
-    file.truncate(0)
-    file.write(f"{os.getpid()}\n")
-    file.flush()
-    return file
