@@ -21,6 +21,7 @@ from headrace.api.http.openapi import Document
 from headrace.api.http.resuming import resuming
 from headrace.api.ollama.pull import Pulls
 from headrace.api.openai import chat_completions, completions, embeddings
+from headrace.api.openai.fine_tuning_service import computing_jobs
 from headrace.api.openai.responses import create
 from headrace.api.service import Service
 from headrace.api.tasks import entities, redact
@@ -75,8 +76,8 @@ def create_app(
         if service.adapting is not None:
             await service.adapting.begin()
         app.state.batches = runner = BatchOperations(OPERATIONS, service).runner()
-        indexing = DatasetIndexing(service)
-        async with runner.serving(), resuming(app, service), indexing.serving():
+        indexing, fine_tuning = DatasetIndexing(service), computing_jobs(app, service)
+        async with runner.serving(), resuming(app, service), indexing.serving(), fine_tuning:
             yield
         await service.tools.close()
         await service.responses.close()

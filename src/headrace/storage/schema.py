@@ -334,4 +334,38 @@ MIGRATIONS: Mapping[str, Sequence[str]] = {
         ) WITHOUT ROWID""",
         "ALTER TABLE batches ADD COLUMN hops TEXT NOT NULL DEFAULT ''",
     ),
+    "fine_tuning": (
+        """CREATE TABLE fine_tuning_jobs (
+            number INTEGER PRIMARY KEY AUTOINCREMENT,
+            id TEXT NOT NULL UNIQUE,
+            owner TEXT NOT NULL,
+            status TEXT NOT NULL,
+            model TEXT NOT NULL,
+            suffix TEXT,
+            training_file TEXT NOT NULL,
+            validation_file TEXT,
+            training BLOB,
+            validation BLOB,
+            plan TEXT NOT NULL,
+            metadata TEXT,
+            created_s INTEGER NOT NULL,
+            started_s INTEGER,
+            finished_s INTEGER,
+            trained_tokens INTEGER,
+            fine_tuned_model TEXT,
+            result_file TEXT,
+            error TEXT
+        )""",
+        """CREATE TABLE fine_tuning_events (
+            number INTEGER PRIMARY KEY AUTOINCREMENT,
+            id TEXT NOT NULL UNIQUE,
+            job TEXT NOT NULL REFERENCES fine_tuning_jobs (id) ON DELETE CASCADE,
+            created_s INTEGER NOT NULL,
+            level TEXT NOT NULL,
+            type TEXT NOT NULL,
+            message TEXT NOT NULL,
+            data TEXT
+        )""",
+        "CREATE INDEX fine_tuning_events_by_job ON fine_tuning_events (job, number)",
+    ),
 }

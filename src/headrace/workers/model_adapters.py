@@ -79,6 +79,11 @@ class ModelAdapters:
             self._drop(model, before)
             return loaded
 
+    def remember(self, name: str, path: Path) -> None:
+        """An adapter that is loaded with its model, which is not loaded now."""
+        check_name(name)
+        self._named.setdefault(name, NamedAdapter(name, path))
+
     async def unload(self, model: LoadedModel | None, name: str) -> None:
         """Take no more requests for it. ModelNotFound."""
         async with self._changing:

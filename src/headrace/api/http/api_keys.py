@@ -193,6 +193,8 @@ def _owner_of(digest: bytes) -> str:
 _TABLE: Sequence[tuple[str, str, Scope]] = (
     ("POST", "/v1/models/.+/(load|unload)", "admin"),
     ("POST", "/v1/(load|unload)_lora_adapter", "admin"),
+    ("GET", "/v1/fine_tuning/.+", "admin"),
+    ("POST", "/v1/fine_tuning/.+", "admin"),
     ("POST", "/api/(pull|push)", "admin"),
     ("GET", "/v1/organization/.+", "admin"),
     ("GET", "/v1/probes", "admin"),

@@ -44,7 +44,7 @@ class UnloadAdapterBody(RequestBody, kw_only=True):
 async def load_lora_adapter(http: HttpRequest) -> Response:
     """Load an adapter from the folder `adapter_dir`; needs a key with the scope admin."""
     service = get_service(http)
-    folder = _folder(service)
+    folder = adapter_folder(service)
     body = await read_checked(LoadAdapterBody, http)
     entry = service.find(body.model, call_of(http))
     path = await asyncio.to_thread(_confined, folder, body.lora_path)
@@ -57,14 +57,14 @@ async def load_lora_adapter(http: HttpRequest) -> Response:
 async def unload_lora_adapter(http: HttpRequest) -> Response:
     """Unload an adapter; needs a key with the scope admin."""
     service = get_service(http)
-    _folder(service)
+    adapter_folder(service)
     body = await read_checked(UnloadAdapterBody, http)
     entry = service.find(body.model, call_of(http))
     await entry.adapters.unload(entry.model, body.lora_name)
     return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' removed successfully.")
 
 
-def _folder(service: Service) -> Path:
+def adapter_folder(service: Service) -> Path:
     """The folder of adapters. NotEnabled without one, and on a server that anybody may ask."""
     folder = service.settings.adapter_dir
     if folder is None:

@@ -21,9 +21,14 @@ class Optimizers:
     """Muon for matrices, where it needs about half of AdamW's steps; tables and scales are not linear maps
     of hidden states, so they stay with AdamW (Jordan et al. 2024)."""
 
-    def __init__(self, named: Mapping[str, nn.Parameter], matrix_rate: float, other_rate: float) -> None:
-        self._named, self._rates = named, (matrix_rate, other_rate)
+    def __init__(
+        self, named: Mapping[str, nn.Parameter], matrix_rate: float | None, other_rate: float
+    ) -> None:
+        """`matrix_rate` None: AdamW alone, as adapters are trained."""
+        self._named, self._rates = named, (matrix_rate or other_rate, other_rate)
         matrices = {name: p for name, p in named.items() if p.dim() == 2 and not _is_table(name)}
+        if matrix_rate is None:
+            matrices = {}
         scoring = [p for name, p in matrices.items() if "q_proj" in name or "k_proj" in name]
         rest = [p for name, p in matrices.items() if "q_proj" not in name and "k_proj" not in name]
         others = [p for name, p in named.items() if name not in matrices]
@@ -34,7 +39,7 @@ class Optimizers:
                     {"params": scoring, "weight_decay": SCORING_DECAY},
                     {"params": rest, "weight_decay": MATRIX_DECAY},
                 ],
-                lr=matrix_rate,
+                lr=self._rates[0],
                 adjust_lr_fn="original",
             ),
             torch.optim.AdamW(others, lr=other_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True),

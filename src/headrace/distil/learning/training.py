@@ -38,12 +38,13 @@ Batch = tuple[Sequence[Sample], Sequence[TopK] | None]
 
 class TrainingPlan(Struct, frozen=True, kw_only=True):
     """How to train. `steps` None: as many as `hours` have room for, which the first steps show. `key` is a
-    digest of all that decides the weights: a checkpoint of another key is refused."""
+    digest of all that decides the weights: a checkpoint of another key is refused. `matrix_rate` is Muon's;
+    None: AdamW alone."""
 
     key: str
     steps: int | None
     hours: float
-    matrix_rate: float
+    matrix_rate: float | None
     other_rate: float
     threads: int
     checkpoint_every_s: float = CHECKPOINT_EVERY_S

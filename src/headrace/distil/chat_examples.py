@@ -1,0 +1,95 @@
+"""Uploaded conversations as samples: in each the model learns what the assistant says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Literal
+
+import msgspec
+import numpy as np
+from msgspec import Meta, Struct
+
+from headrace.chat.messages import Message
+from headrace.chat.templates.chat_template import ChatTemplate
+from headrace.distil.samples import Sample
+from headrace.errors import HeadraceError, InvalidRequest
+from headrace.tokenization.tokenizer import Tokenizer
+
+MIN_EXAMPLES = 10
+"""As OpenAI's."""
+MAX_EXAMPLES = 50_000
+
+
+class TaughtMessage(Struct, forbid_unknown_fields=True, kw_only=True):
+    """A message of a conversation. An answer of `weight` 0 is read and not learned."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str
+    weight: Literal[0, 1] = 1
+    name: str | None = None
+
+
+class TaughtConversation(Struct, forbid_unknown_fields=True, kw_only=True):
+    """A line of a training file."""
+
+    messages: Annotated[list[TaughtMessage], Meta(min_length=2, max_length=1000)]
+
+
+def samples_of(
+    text: str, tokenizer: Tokenizer, template: ChatTemplate, context: int, param: str
+) -> list[Sample]:
+    """A sample for each answer that is to be learned, in the order of the lines. InvalidRequest names the
+    line that is wrong, and `param`, the field that named the file."""
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+    if not MIN_EXAMPLES <= len(lines) <= MAX_EXAMPLES:
+        raise InvalidRequest(
+            f"the file has {len(lines):,} examples, it must have {MIN_EXAMPLES} to {MAX_EXAMPLES:,}: one"
+            " conversation a line",
+            param=param,
+        )
+    found: list[Sample] = []
+    for number, line in lines:
+        try:
+            read = msgspec.json.decode(line, type=TaughtConversation)
+            found += _samples(read, tokenizer, template, context)
+        except (msgspec.DecodeError, HeadraceError) as error:
+            said = error.message if isinstance(error, HeadraceError) else str(error)
+            raise InvalidRequest(
+                f'line {number}: {said}; a line is {{"messages": [{{"role", "content"}}, …]}}', param=param
+            ) from None
+    return found
+
+
+def _samples(
+    conversation: TaughtConversation, tokenizer: Tokenizer, template: ChatTemplate, context: int
+) -> Iterable[Sample]:
+    messages = conversation.messages
+    if messages[-1].role != "assistant":
+        raise InvalidRequest("the last message must be the assistant's")
+    said = [Message(one.role.replace("developer", "system"), one.content) for one in messages]
+    for place, one in enumerate(messages):
+        if one.role != "assistant" or not one.weight:
+            continue
+        prompt = template.render(said[:place])
+        whole = template.render(said[: place + 1], add_generation_prompt=False)
+        written = whole[len(prompt) :] if whole.startswith(prompt) else one.content
+        before = tokenizer.encode(prompt, add_special=False)
+        after = _answer(written, one.content, tokenizer)
+        if len(before) + len(after) > context:
+            raise InvalidRequest(
+                f"the conversation has {len(before) + len(after):,} tokens, the model's context is"
+                f" {context:,}: shorten it"
+            )
+        yield Sample(np.array([*before, *after], np.int32), len(before))
+
+
+def _answer(written: str, content: str, tokenizer: Tokenizer) -> list[int]:
+    """Up to the token that ends it, as the template writes it; where it writes none, the content and one."""
+    tokens = tokenizer.encode(written, add_special=False)
+    for place, token in enumerate(tokens):
+        if token in tokenizer.eos_ids:
+            return tokens[: place + 1]
+    head, found, _ = written.partition(content)
+    end = min(tokenizer.eos_ids, default=None)
+    tokens = tokenizer.encode(head + found if found else content, add_special=False)
+    return tokens if end is None else [*tokens, end]
