@@ -271,6 +271,7 @@ class FakeModel:
         default_factory=lambda: SimpleNamespace(
             kv_bytes=102_400,
             total_bytes=409_600,
+            kv_type="bf16",
             weights_bytes=0,
             step_tokens=512,
             step_rows=32,
