@@ -280,7 +280,6 @@ class FakeModel:
             smaller_bytes_per_token=0,
             operations_per_token=2000.0,
             weight_format="bf16",
-            kv_type="bf16",
         )
     )
     input_rules: InputRules = InputRules()
