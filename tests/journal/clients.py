@@ -37,12 +37,13 @@ class Client:
         self.thread.start()
 
     def _run(self) -> None:
-        attempt, has_id = 0, False
+        attempt, has_id, is_known = 0, False, False
         while not self.is_whole and not self.problem:
             if time.monotonic() > self.until_s:
                 self.problem = "it did not end"
                 return
             try:
+                was_asked = has_id
                 if has_id:
                     after = {"last-event-id": str(self.events - 1)} if self.events else {}
                     reply = self._server.ask("GET", f"/v1/requests/{self.name}/stream", None, after)
@@ -50,15 +51,20 @@ class Client:
                     attempt += 1
                     self.name = f"{self.name.partition('.')[0]}.{attempt}"
                     headers = {"x-request-id": self.name}
+                    has_id = True  # should this fail, it may go on by its id
                     reply = self._server.ask("POST", self._path, self._body, headers)
                 with reply:
-                    if reply.status in REFUSED and not (has_id and reply.status == 507):
+                    if reply.status in REFUSED and not (was_asked and reply.status == 507):
+                        has_id = was_asked
                         time.sleep(0.05)
+                        continue
+                    if reply.status == 404 and was_asked and not is_known:
+                        has_id = False  # the server died before it was recorded, and nothing was seen
                         continue
                     if reply.status != 200:
                         self.problem = f"{reply.status} {reply.read()[:300]!r} has_id={has_id}"
                         return
-                    has_id = True
+                    is_known = True
                     while part := reply.read1(65536):
                         self.seen += part
                     self.is_whole = reply.isclosed() and self._has_end()
