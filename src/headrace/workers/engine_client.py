@@ -66,9 +66,8 @@ class RemoteEngineClient:
     """Runs requests in a worker process, and restarts the worker when it dies.
 
     Requests then run again with the same seed, so their output is byte-identical: what their readers have is
-    left out, and readers see a pause. Those whose grammar was being compiled fail with EngineStopped. If
-    workers die repeatedly without anything new in between, the engine has failed and every request fails with
-    the cause.
+    left out, and readers see a pause. Grammars that were being compiled are compiled again. If workers die
+    repeatedly without anything new in between, the engine has failed and every request fails with the cause.
     """
 
     def __init__(self, worker: WorkerProcess, ready: ModelReady, start: Start) -> None:
@@ -326,7 +325,7 @@ class RemoteEngineClient:
             for number, item in list(self._open.items()):
                 if item.cancelled:
                     ended.append((self._forget(number), cancelled(item)))
-                elif item.deaths > MAX_REPLAYS or item.accepted is not None:
+                elif item.deaths > MAX_REPLAYS:
                     ended.append((self._forget(number), [RequestFailed(error)]))
             kept = len(self._open)
         LOG.error("%s: %d requests failed, %d are restarted in the next worker", what, len(ended), kept)
@@ -334,13 +333,14 @@ class RemoteEngineClient:
             send(item, events)
 
     def _suspects(self) -> list[InFlightRequest]:
-        """The requests that the worker must have run although it gave nothing new of them."""
+        """The requests that the worker must have run, or whose grammar it has compiled, although it gave
+        nothing new of them."""
         waiting: FairQueue[InFlightRequest] = FairQueue()
         slots = self.limits.max_num_seqs
         for item in self._open.values():
             if item.advanced:
                 slots -= item.request.params.n
-            else:
+            elif item.accepted is None:
                 waiting.add(item)
         suspects: list[InFlightRequest] = []
         at_least_one = slots == self.limits.max_num_seqs
@@ -350,7 +350,7 @@ class RemoteEngineClient:
                 break
             waiting.take(item)
             suspects.append(item)
-        return suspects
+        return suspects + [item for item in self._open.values() if item.accepted is not None]
 
     def _revive(self, cause: str) -> WorkerProcess | None:
         """Start the next worker and resend the kept requests; None if the engine is closing or has failed."""

@@ -172,8 +172,8 @@ def _of_the_past(ended: EndedReply) -> HeldReply:
 def request_not_found(request_id: str) -> NotFound:
     """The refusal of an id that is none of this key's."""
     return NotFound(
-        f"there is no request {request_id[:80]!r} in the journal: there is none, it was deleted, is too old "
-        "or another key's",
+        f"there is no request {request_id[:80]!r} in the journal: it never was, was deleted, is too old, is "
+        "another key's, or was answered with the reply of an earlier one (Idempotency-Key)",
         param="request_id",
         code="request_not_found",
     )
