@@ -274,12 +274,15 @@ def test_a_record_has_one_form() -> None:
 def test_other_files_in_the_folder_are_not_touched(tmp_path: Path) -> None:
     (tmp_path / "notes.log").write_bytes(b"a log of somebody else")
     (tmp_path / "notes.damaged").write_bytes(b"something else")
+    (tmp_path / "000009999999-copy.log").write_bytes(b"a copy that somebody keeps")
+    (tmp_path / "000009999999-copy.log.part").write_bytes(b"half of it")
     before = {one.name: one.read_bytes() for one in tmp_path.iterdir()}
     log = Log(tmp_path)
     written(log, 1, b"body")
     log.forget([1])
     log.care()
     log.close()
+    assert not log.damages
     assert {name: (tmp_path / name).read_bytes() for name in before} == before
 
 

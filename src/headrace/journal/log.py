@@ -60,7 +60,8 @@ class Log(LogReader):
         try:
             self._owner: IO[str] | None = claimed(folder)
         except OSError as error:
-            raise JournalUnwritable(f"the journal {folder} cannot be opened: {error.strerror}") from None
+            said = error.strerror or error  # a lock that is a pipe has no strerror
+            raise JournalUnwritable(f"the journal {folder} cannot be opened: {said}") from None
         try:
             self.folder = folder
             for part in self._files(PART_SUFFIX):  # a process was killed while it wrote a file anew

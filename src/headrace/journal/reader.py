@@ -19,7 +19,7 @@ from headrace.journal.frames import Cipher, JournalDamaged
 from headrace.journal.segment import SUFFIX, Damage, Record, Rows, Segment, open_segment
 
 LOG = logging.getLogger("headrace.journal")
-_NAME = re.compile(r"\d{12}")
+_NAME = re.compile(r"[0-9]{12}(\.log|-[0-9]+\.damaged|\.(log|index)\.part)")
 TRIES, AGAIN_S = 5, 0.05
 
 
@@ -172,7 +172,7 @@ class LogReader:
 
     def _files(self, suffix: str) -> list[Path]:
         """The files of the journal of that kind: whatever else is in the folder is not touched."""
-        found = [one for one in self.folder.glob(f"*{suffix}") if _NAME.match(one.name)]
+        found = [one for one in self.folder.glob(f"*{suffix}") if _NAME.fullmatch(one.name)]
         for one in found:
             if one.is_symlink() or not one.is_file():
                 raise JournalUnwritable(f"{one} is no file: it is none of a journal's, take it away")
