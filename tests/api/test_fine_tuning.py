@@ -148,6 +148,8 @@ def test_a_killed_server_goes_on_with_its_jobs(tmp_path: Path) -> None:
         ([LINE], "the file has 1 examples, it must have 10 to 50,000"),
         ([LINE] * 10 + [{"messages": [{"role": "user", "content": "a"}] * 2}], "line 11: the last message"),
         ([LINE] * 10 + [{"prompt": "a", "completion": "b"}], "line 11: Object contains unknown field"),
+        ([LINE] * 10 + [{**LINE, "x" * 100_000: 1}], "line 11: Object contains unknown field `xxx"),
+        ([{"messages": [*LINE["messages"][:1], {**LINE["messages"][1], "weight": 0}]}] * 10, "no answer"),
         ([LINE] * 10 + [{**LINE, "tools": []}], "line 11: Object contains unknown field `tools`"),
         (
             [LINE] * 10
@@ -177,6 +179,7 @@ def test_what_cannot_be_done_is_refused(client: openai.OpenAI, http: httpx.Clien
         created(client, file, model="nobody")
     for more in (
         {"suffix": "../../x"},
+        {"suffix": "x\n"},
         {"method": {"type": "dpo"}},
         {"integrations": [{"type": "wandb", "wandb": {"project": "x"}}]},
         {"hyperparameters": {"n_epochs": 51}},

@@ -24,6 +24,7 @@ from headrace.models.registry import find_model
 from headrace.weights.checkpoint import open_checkpoint
 
 NICE = 19
+MAX_MESSAGE = 2000
 NO_BOUND = 1 << 48
 """Of memory: what a training takes follows from its base, which the server's owner chose."""
 
@@ -39,7 +40,7 @@ def main() -> None:
         _say(module.train_adapter(order, samples, held, _say))
     except HeadraceError as error:
         param = error.param if isinstance(error, InvalidRequest) else None
-        _say(AdapterNote(kind="failed", message=error.message, param=param))
+        _say(AdapterNote(kind="failed", message=error.message[:MAX_MESSAGE], param=param))
     except MemoryError:
         _say(AdapterNote(kind="failed", message="there is not enough memory: give a smaller batch_size"))
 
@@ -57,7 +58,7 @@ def _data(order: AdapterOrder) -> tuple[list[Sample], list[Sample]]:
             found.append([])
             continue
         try:
-            text = Path(file).read_text(encoding="utf-8")
+            text = Path(file).read_text(encoding="utf-8-sig")
         except UnicodeDecodeError as error:
             raise InvalidRequest(f"the file is no UTF-8: {error}", param=param) from None
         found.append(samples_of(text, tokenizer, template, context, param))

@@ -57,6 +57,8 @@ def samples_of(
             raise InvalidRequest(
                 f'line {number}: {said}; a line is {{"messages": [{{"role", "content"}}, …]}}', param=param
             ) from None
+    if not found:
+        raise InvalidRequest("no answer of the file is to be learned: all have the weight 0", param=param)
     return found
 
 
@@ -89,7 +91,7 @@ def _answer(written: str, content: str, tokenizer: Tokenizer) -> list[int]:
     for place, token in enumerate(tokens):
         if token in tokenizer.eos_ids:
             return tokens[: place + 1]
-    head, found, _ = written.partition(content)
+    head, found, _ = written.partition(content) if content else ("", "", "")
     end = min(tokenizer.eos_ids, default=None)
     tokens = tokenizer.encode(head + found if found else content, add_special=False)
     return tokens if end is None else [*tokens, end]

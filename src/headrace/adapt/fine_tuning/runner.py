@@ -117,12 +117,17 @@ class FineTuningRunner:
     async def _load_all(self) -> None:
         """Adapters that jobs of an earlier server have made."""
         try:
-            for job in await self._store(self._jobs.succeeded) if self._database.exists else []:
-                path = self._folder / adapter_name(job)
+            jobs = await self._store(self._jobs.succeeded) if self._database.exists else []
+        except HeadraceError as error:
+            LOG.error("adapters of earlier fine-tuning jobs are not loaded: %s", error.message)
+            return
+        for job in jobs:
+            path = self._folder / adapter_name(job)
+            try:
                 if path.is_dir():
                     await self._load(job.model, adapter_name(job), path)
-        except Exception as error:
-            LOG.error("adapters of earlier fine-tuning jobs are not loaded: %s", error)
+            except Exception as error:  # such as a model that is not served any more
+                LOG.error("the adapter of fine-tuning job %s is not loaded: %s", job.id, error)
 
     async def _next(self) -> StoredJob | None:
         if not self._database.exists or not self._claimed():
@@ -141,11 +146,14 @@ class FineTuningRunner:
             elif last is not None:
                 await self._fail(job, last.message, last.param)
             elif not self._is_stopped:
-                await self._fail(job, "the process of the training was ended: the server's log may say more")
+                await self._fail(job, "the process of the training was ended, such as for want of memory")
         except (HeadraceError, OSError) as error:
             message = error.message if isinstance(error, HeadraceError) else str(error)
             param = error.param if isinstance(error, InvalidRequest) else None
             await self._fail(job, message, param)
+        except Exception as error:  # this job shall not keep others waiting
+            LOG.exception("fine-tuning job %s fails", job.id)
+            await self._fail(job, f"the training failed: {type(error).__name__}")
         finally:
             self._current = ""
         if not await self._goes_on(job):

@@ -47,7 +47,7 @@ class FineTuningBody(RequestBody, kw_only=True):
     model: Annotated[str, Meta(min_length=1, max_length=256)]
     training_file: FileId
     validation_file: FileId | None = None
-    suffix: Annotated[str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] | None = None
+    suffix: Annotated[str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$(?!\\n)")] | None = None
     seed: Annotated[int, Meta(ge=0, lt=2**31)] | None = None
     method: FineTuningMethod | None = None
     hyperparameters: (
