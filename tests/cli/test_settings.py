@@ -153,3 +153,15 @@ def test_targets_that_are_none_are_refused(text: str) -> None:
 def test_numbers_have_bounds(name: str, value: str) -> None:
     with pytest.raises(UsageError, match="number from"):
         load_settings({name: value}, environ={}, folders=[])
+
+
+def test_a_journals_folder_alone_keeps_its_table(tmp_path: Path) -> None:
+    """Else what the table encrypts would be written in the clear."""
+    folder = write(tmp_path, '[journal]\nfolder = "here"\nkey_file = "key"\nfsync = "power"')
+    rest = {"key_file": "key", "fsync": "power"}
+    flag = load_settings({"journal": "there"}, environ={}, folders=[folder])
+    assert flag.journal == {"folder": "there", **rest}
+    variable = load_settings(environ={"HEADRACE_JOURNAL": "there"}, folders=[folder])
+    assert variable.journal == flag.journal
+    table = load_settings({"journal": '{"folder": "there", "fsync": "off"}'}, environ={}, folders=[folder])
+    assert table.journal == {"folder": "there", "fsync": "off"}

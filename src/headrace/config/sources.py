@@ -41,13 +41,25 @@ def load_settings(
     values: dict[str, object] = {}
     for folder in reversed(default_folders() if folders is None else folders):
         values |= _from_file(folder / FILE_NAME)
-    values |= _from_environment(os.environ if environ is None else environ)
+    values |= _with_rest(values, _from_environment(os.environ if environ is None else environ))
     for name, value in (flags or {}).items():
         setting = SETTINGS[known_name(name, list(SETTINGS), f"unknown setting {name!r}")]
         if value is not None:
-            values[name] = setting.parse(value, setting.flag)
+            values |= _with_rest(values, {name: setting.parse(value, setting.flag)})
     values = {**PROFILES.get(str(values.get("profile")), {}), **values}
     return Settings(**values)  # pyright: ignore[reportArgumentType]
+
+
+def _with_rest(values: Mapping[str, object], newer: Mapping[str, object]) -> dict[str, object]:
+    """The newer values; a journal's folder alone keeps the rest of its table, such as the key."""
+    below, journal = values.get("journal"), newer.get("journal")
+    if (
+        isinstance(below, Mapping)
+        and isinstance(journal, Mapping)
+        and list(cast("ModelTable", journal)) == ["folder"]
+    ):
+        return {**newer, "journal": {**below, **journal}}
+    return dict(newer)
 
 
 def default_folders() -> tuple[Path, ...]:

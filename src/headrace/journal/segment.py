@@ -229,7 +229,7 @@ def _set_aside(path: Path, data: bytes, end: int, problem: str, *, repairs: bool
         write_file(aside, data[end:])
         if end:
             os.truncate(path, end)
-    return Damage(path.name, problem, end, aside.name if repairs else "its place", len(data) - end)
+    return Damage(path.name, problem, end, aside.name if repairs else f"{path.name} still", len(data) - end)
 
 
 def _read_index(path: Path, size: int) -> Rows | None:
