@@ -38,6 +38,7 @@ CHANGED: dict[str, Any] = {
     "scaling": ScalingSettings(vote=True),
     "context_limit": 77,
     "fit_context": True,
+    "finish_within_max_tokens": True,
     "disable_additional_properties": False,
     "show_prompt": True,
     "guards": ("one",),

@@ -12,11 +12,12 @@ from starlette.requests import Request as HttpRequest
 
 from headrace.api.http.call_context import HttpCall
 from headrace.api.http.errors import error_response
+from headrace.api.remote_models import EXTRA, LIBRARIES
 from headrace.api.service import Service
+from headrace.config.extras import ExtraMissing, extra_module
 from headrace.errors import HeadraceError
-from headrace.gateway.provider_jobs import ProviderJobs
 from headrace.inference.batches.batch_runner import DEFERRED, BatchRunner, LineAnswer, LineRequest
-from headrace.inference.batches.deferral import Deferred
+from headrace.inference.batches.deferral import Deferred, LaterAnswers
 
 LOG: Final = logging.getLogger("headrace.api")
 
@@ -41,7 +42,7 @@ class BatchOperations:
             threads=service.threads,
             gate=service.gate,
             max_num_seqs=service.settings.max_num_seqs,
-            later=ProviderJobs(service.database, service.threads, service.remote),
+            later=_provider_jobs(service),
         )
 
     async def answer(self, line: LineRequest) -> LineAnswer:
@@ -70,6 +71,16 @@ class BatchOperations:
         call.status = found.status
         self._service.ended(call)
         return found
+
+
+def _provider_jobs(service: Service) -> LaterAnswers | None:
+    """What sends lines in batches of providers; None where remote models cannot be served."""
+    try:
+        module = extra_module(EXTRA, "headrace.gateway.provider_jobs", *LIBRARIES)
+    except ExtraMissing:
+        return None
+    jobs: LaterAnswers = module.ProviderJobs(service.database, service.threads, service.remote)
+    return jobs
 
 
 def _failed(error: HeadraceError, call: HttpCall) -> LineAnswer:
