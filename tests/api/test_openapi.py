@@ -24,7 +24,7 @@ CHECKS = (
 EXAMPLES = os.environ.get("TEST_API_EXAMPLES", "20")  # of each operation; 500 by `make nightly`
 HOLDS_ANOTHER = ("/v1/routes/score", "/v1beta/models/{model}:countTokens")
 """The body of these has another path's body as a field."""
-OFF = r"/v1/(adapt/|(un)?load_lora_adapter$)"
+OFF = r"/v1/(adapt/|fine_tuning/|(un)?load_lora_adapter$)"
 
 
 @pytest.fixture(scope="module")
