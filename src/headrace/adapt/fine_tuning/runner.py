@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import logging
 import os
 import shutil
@@ -11,7 +10,7 @@ import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -19,7 +18,8 @@ from headrace.adapt.fine_tuning.order import METRICS_FILE, MODULE, AdapterNote, 
 from headrace.errors import HeadraceError, InvalidRequest
 from headrace.inference.store_threads import StoreThreads
 from headrace.isolation.child import KEPT_VARIABLES
-from headrace.storage.database import Database, open_private
+from headrace.storage.claim import StoreClaim
+from headrace.storage.database import Database
 from headrace.storage.files import Files
 from headrace.storage.fine_tuning_jobs import OPEN, FineTuningJobs, StoredJob
 
@@ -65,7 +65,7 @@ class FineTuningRunner:
         self._news = asyncio.Event()
         self._process: asyncio.subprocess.Process | None = None
         self._current, self._is_stopped = "", False
-        self._claim: IO[str] | None = None
+        self._claim = StoreClaim(database.path, "fine-tuning")
 
     @asynccontextmanager
     async def serving(self) -> AsyncGenerator[None]:
@@ -79,8 +79,7 @@ class FineTuningRunner:
             await asyncio.gather(watching, return_exceptions=True)
             if self._process is not None:
                 await self._process.wait()
-            if self._claim is not None:
-                self._claim.close()
+            self._claim.close()
 
     def check_base(self, model: str) -> None:
         """Raises where that model cannot be trained."""
@@ -130,7 +129,7 @@ class FineTuningRunner:
                 LOG.error("the adapter of fine-tuning job %s is not loaded: %s", job.id, error)
 
     async def _next(self) -> StoredJob | None:
-        if not self._database.exists or not self._claimed():
+        if not self._database.exists or not self._claim.held():
             return None
         found = await self._store(self._jobs.open_jobs)
         return found[0] if found else None
@@ -253,21 +252,6 @@ class FineTuningRunner:
         if self._process is not None and self._process.returncode is None:
             with suppress(ProcessLookupError):
                 self._process.kill()
-
-    def _claimed(self) -> bool:
-        path = self._database.path
-        if self._claim is not None or path is None:
-            return True
-        lock = path.with_name(path.name + ".fine-tuning")
-        open_private(lock)
-        file = lock.open("w")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            file.close()
-            return False
-        self._claim = file
-        return True
 
 
 def adapter_name(job: StoredJob) -> str:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import IO
 
 from msgspec import Raw, Struct
 
@@ -21,7 +19,8 @@ from headrace.inference.batches.deferral import Deferral, LaterAnswers
 from headrace.inference.call_context import derived_id, new_request_id
 from headrace.inference.store_threads import StoreThreads
 from headrace.storage.batches import Batches, Line, LineState, StoredBatch
-from headrace.storage.database import Database, open_private
+from headrace.storage.claim import StoreClaim
+from headrace.storage.database import Database
 
 LOG = logging.getLogger("headrace.batches")
 
@@ -91,7 +90,7 @@ class BatchRunner:
         self._running = 0
         self._news = asyncio.Event()
         self._turn, self._freed = asyncio.Lock(), asyncio.Event()
-        self._claim: IO[str] | None = None
+        self._claim = StoreClaim(database.path, "batches")
 
     @asynccontextmanager
     async def serving(self) -> AsyncGenerator[None]:
@@ -103,8 +102,7 @@ class BatchRunner:
             watching.cancel()
             self._interrupt()
             await asyncio.gather(watching, *self._tasks.values(), return_exceptions=True)
-            if self._claim is not None:
-                self._claim.close()
+            self._claim.close()
 
     def look(self) -> None:
         """There is something new in the store."""
@@ -124,7 +122,7 @@ class BatchRunner:
     async def _look(self) -> None:
         if self._gate.draining:
             self._interrupt()
-        if self._gate.draining or not self._database.exists or not self._claimed():
+        if self._gate.draining or not self._database.exists or not self._claim.held():
             return
         for batch, account in await self._threads.run(self._open):
             task = self._tasks.get(batch.id)
@@ -138,26 +136,6 @@ class BatchRunner:
     def _open(self) -> list[tuple[StoredBatch, Account | None]]:
         """The batches that have not ended, each with the account whose key made it."""
         return [(batch, self._account_of(batch.owner)) for batch in self._batches.open()]
-
-    def _claimed(self) -> bool:
-        """Whether the batches of this store are this server's to run."""
-        path = self._database.path
-        if self._claim is not None or path is None:
-            return True
-        try:
-            lock = path.with_name(path.name + ".batches")
-            open_private(lock)
-            file = lock.open("w")
-        except OSError as error:
-            LOG.error("batches wait: their lock cannot be made: %s", error.strerror)
-            return False
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            file.close()
-            return False
-        self._claim = file
-        return True
 
     def _interrupt(self) -> None:
         """Stop the lines; they run again when the server does."""
