@@ -162,3 +162,23 @@ def test_few_of_many_are_found_in_bounded_looks(tmp_path: Path, monkeypatch: pyt
         assert found == ["r3"] and pages <= 4
         whole = http.get("/v1/requests", params={"endpoint": CHAT, "limit": 1000}).json()["data"]
         assert [one["id"] for one in whole] == [f"r{number}" for number in range(200, 140, -1)]
+
+
+def test_what_has_ended_a_moment_ago_is_found(tmp_path: Path) -> None:
+    """Also where records are written now and then alone: the reply is read again, and listed, as soon as the
+    first reader has seen its end."""
+    from api.fake import FakeModel
+    from api.in_process import running_server
+
+    lazy = {"folder": str(tmp_path), "fsync": "off"}
+    with running_server(FakeModel(), journal=lazy) as server:
+        http = server.http()
+        for number in range(6):
+            name = f"once-{number}"
+            sent = {**SHORT, "stream": True}
+            said = http.post(CHAT, json=sent, headers={"x-request-id": name})
+            again = http.get(f"/v1/requests/{name}/stream")
+            assert (said.status_code, again.status_code, again.content) == (200, 200, said.content), name
+            assert name in [one["id"] for one in http.get("/v1/requests").json()["data"]]
+        assert http.delete("/v1/requests/once-5").status_code == 200
+        assert http.get("/v1/requests/once-5/stream").status_code == 404

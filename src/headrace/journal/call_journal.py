@@ -205,7 +205,7 @@ class Journal:
             self.log.look_for_removal()
             if self.failure is not None or self.log.is_removed:
                 self.log.take_reserve()
-                self._flush()
+                self.flush()
         if self.failure is None:
             return None
         if self._on_full == "refuse":
@@ -222,7 +222,7 @@ class Journal:
     def write(self) -> None:
         """Write what was appended now: somebody is about to see it."""
         if self._fsync != "off":
-            self._flush()
+            self.flush()
 
     def after(self, action: Action) -> None:
         """Call it as soon as everything that was appended before is kept as the settings say."""
@@ -251,7 +251,7 @@ class Journal:
 
     async def forget(self, numbers: Sequence[int]) -> None:
         """Delete requests; their bytes are gone from the files when this returns."""
-        self._flush()
+        self.flush()
         self.log.forget(numbers, ends_file=False)
         if self._next_care is None:
             self._next_care = asyncio.ensure_future(self._care_again())
@@ -284,7 +284,7 @@ class Journal:
 
     async def close(self) -> None:
         """Write what waits, and let the folder go."""
-        self._flush()
+        self.flush()
         self.is_closed = True
         if self._caring is not None:
             await asyncio.wait([self._caring])
@@ -317,11 +317,12 @@ class Journal:
         self._is_scheduled = True
         loop = asyncio.get_running_loop()
         if self._fsync == "off":
-            loop.call_later(LAZY_S, self._flush)
+            loop.call_later(LAZY_S, self.flush)
         else:
-            loop.call_soon(self._flush)
+            loop.call_soon(self.flush)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Write what is held, whatever the settings say: before somebody reads what has been recorded."""
         self._is_scheduled = False
         ends, self._pending_ends = self._pending_ends, []
         actions, self._actions = self._actions, []

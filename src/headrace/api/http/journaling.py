@@ -176,6 +176,7 @@ class ServerJournal:
                     return msgspec.msgpack.decode(by_kind[RecordKind.ENDED], type=EndedReply)
             return None
 
+        self.journal.flush()  # it may have ended a moment ago
         return await self.threads.run(read)
 
     async def delete(self, request_id: str, owner: str | None) -> list[str]:
@@ -192,6 +193,7 @@ class ServerJournal:
                         found[number] = opened.nonce
             return found
 
+        self.journal.flush()
         numbers = await self.threads.run(read)
         if numbers:
             await self.journal.forget(list(numbers))

@@ -204,7 +204,10 @@ def _matches(one: ListedRequest, query: RequestsQuery) -> bool:
 
 def _journal_list(http: HttpRequest) -> JournalList | None:
     service = get_service(http)
-    return None if service.journal is None else JournalList(service.journal, service.requests)
+    if service.journal is None:
+        return None
+    service.journal.journal.flush()  # what has ended a moment ago is there
+    return JournalList(service.journal, service.requests)
 
 
 async def _sees(http: HttpRequest) -> str | None:
