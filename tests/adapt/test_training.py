@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
 
 import msgspec
+import psutil
 import pytest
 from learning import fill, words
 from msgspec.structs import replace
@@ -121,6 +124,39 @@ def test_its_process_is_killed_and_goes_on(tmp_path: Path) -> None:
     name, card = TrainingProcess(adapt_file(path), task, SETTINGS).result()
     assert name == kept.student and card.lessons > 1000
     assert kept_training(database, task) is None and database.damage() == []
+    database.close()
+
+
+STARTS = """
+import msgspec, sys, time
+from pathlib import Path
+from headrace.adapt.training_process import TrainingProcess
+from headrace.config.adapt_settings import AdaptSettings
+print(TrainingProcess(Path(sys.argv[1]), sys.argv[2], AdaptSettings(margin=0.05)).pid, flush=True)
+time.sleep(3600)
+"""
+
+
+def test_its_process_ends_with_the_one_that_started_it(tmp_path: Path) -> None:
+    """Also where that is killed while it has nothing to say: it waits for requests of clients."""
+    path = tmp_path / "s.sqlite3"
+    database, lock = open_adapt(path), adapt_file(path).with_suffix(".training")
+    task = fill(ExampleStore(database), 250)
+    embed_examples(database, SETTINGS.encoder, words)
+    note_live_traffic(database)
+    with subprocess.Popen(
+        [sys.executable, "-c", STARTS, str(adapt_file(path)), task], stdout=subprocess.PIPE
+    ) as server:
+        assert server.stdout is not None
+        training = psutil.Process(int(server.stdout.readline()))
+        while not lock.exists():
+            note_live_traffic(database)
+            time.sleep(0.01)
+        server.kill()
+    while training.is_running() and training.status() != psutil.STATUS_ZOMBIE:
+        note_live_traffic(database)
+        time.sleep(0.01)
+    assert not Registry(database).students("trained") and kept_training(database, task) is None
     database.close()
 
 

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import openai
+import psutil
 import pytest
 from test_lora_adapters import served
 
+from headrace.adapt.fine_tuning.order import MODULE
+from headrace.adapt.fine_tuning.runner import FineTuningRunner
+from headrace.errors import ModelNotFound
+from headrace.inference.store_threads import StoreThreads
+from headrace.storage.database import Database
+from headrace.storage.fine_tuning_jobs import FineTuningJobs
 from tiny import tiny_model
 
 for library in ("torch", "transformers", "peft"):
@@ -76,6 +84,11 @@ def until_running(client: openai.OpenAI, job_id: str) -> None:
         time.sleep(0.05)
 
 
+def until(happened: Callable[[], object]) -> None:
+    while not happened():
+        time.sleep(0.02)
+
+
 def created(client: openai.OpenAI, file: str, **more: Any) -> Any:
     given: dict[str, Any] = {"model": "llama3", "hyperparameters": LEARNING, **more}
     return client.fine_tuning.jobs.create(training_file=file, **given)
@@ -117,11 +130,62 @@ def test_a_job_is_paused_resumed_and_cancelled(client: openai.OpenAI, place: Pat
         client.fine_tuning.jobs.pause(job.id)
     assert client.fine_tuning.jobs.resume(job.id).status == "queued"
     until_running(client, job.id)
+    kept = place / "adapters" / ".fine-tuning" / job.id
+    assert kept.is_dir()
+    assert client.fine_tuning.jobs.pause(job.id).status == "paused"
     assert client.fine_tuning.jobs.cancel(job.id).status == "cancelled"
+    until(lambda: not kept.exists())
     while (place / "adapters" / ".fine-tuning" / job.id).exists():
         time.sleep(0.05)
     with pytest.raises(openai.BadRequestError, match="the job is cancelled"):
         client.fine_tuning.jobs.resume(job.id)
+
+
+def is_training(process: psutil.Process) -> bool:
+    return MODULE in process.cmdline()
+
+
+def has_ended(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+def test_an_adapter_that_cannot_be_loaded_stays_nowhere(place: Path, tmp_path: Path) -> None:
+    """Its job has failed, and the next one is computed."""
+    database = Database(tmp_path / "store.db")
+    jobs, threads = FineTuningJobs(database), StoreThreads()
+    adapters = tmp_path / "adapters"
+    training = ("file-1", "\n".join([json.dumps(LINE)] * 10).encode())
+    plan = json.dumps({"epochs": 1})
+    job = jobs.add("o", model="m", suffix=None, training=training, validation=None, plan=plan, metadata=None)
+    asked: list[Path] = []
+
+    async def load(model: str, name: str, path: Path) -> str:
+        assert (path / "adapter_model.safetensors").is_file()
+        asked.append(path)
+        raise ModelNotFound("the model is not served any more", param="model")
+
+    async def unload(model: str, name: str) -> None:
+        raise AssertionError
+
+    async def compute() -> None:
+        runner = FineTuningRunner(
+            *(database, threads, adapters),
+            base_of=lambda model: place / "llama3",
+            load=load,
+            unload=unload,
+            cores=1,
+            hours=1,
+        )
+        async with runner.serving():
+            while list(adapters.glob("*/*")) or jobs.open_jobs():
+                await asyncio.sleep(0.02)
+
+    asyncio.run(compute())
+    found = jobs.get("o", job.id)
+    assert found is not None and found.status == "failed" and "not served any more" in (found.error or "")
+    assert [one.parent for one in asked] == [adapters] and not asked[0].exists()
+    threads.close()
+    database.close()
 
 
 @pytest.mark.soak
@@ -130,8 +194,10 @@ def test_a_killed_server_goes_on_with_its_jobs(tmp_path: Path) -> None:
     with served(tmp_path, str(tmp_path / "llama3"), *KEYS) as (http, process), client_of(http) as client:
         job = created(client, uploaded(client, LINE))
         until_running(client, job.id)
+        [training] = [one for one in psutil.Process(process.pid).children() if is_training(one)]
         process.send_signal(signal.SIGKILL)
         process.wait()
+        until(lambda: has_ended(training))
     for _ in range(2):  # the second has it from its start
         with served(tmp_path, str(tmp_path / "llama3"), *KEYS) as (http, _), client_of(http) as client:
             job = ended(client, job.id)

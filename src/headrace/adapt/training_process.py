@@ -27,6 +27,7 @@ from headrace.config.adapt_settings import AdaptSettings
 from headrace.errors import HeadraceError, InvalidRequest
 from headrace.isolation.child import KEPT_VARIABLES
 from headrace.isolation.limits import ProcessLimits, apply
+from headrace.isolation.parent import end_with_reader
 from headrace.storage.database import Database
 
 NICE = 19
@@ -96,6 +97,7 @@ class TrainingProcess:
 def main(arguments: Sequence[str]) -> None:
     """In the process."""
     os.nice(NICE)
+    end_with_reader()
     file, task = Path(arguments[0]), arguments[1]
     settings = msgspec.json.decode(sys.stdin.buffer.read(), type=AdaptSettings)
     apply(ProcessLimits(settings.train_hours * 3600, settings.train_memory))

@@ -19,6 +19,7 @@ from headrace.distil.chat_examples import samples_of
 from headrace.distil.samples import Sample
 from headrace.errors import HeadraceError, InvalidRequest
 from headrace.isolation.limits import ProcessLimits, apply
+from headrace.isolation.parent import end_with_reader
 from headrace.loading.text_assets import load_text_assets
 from headrace.models.registry import find_model
 from headrace.weights.checkpoint import open_checkpoint
@@ -32,6 +33,7 @@ NO_BOUND = 1 << 48
 def main() -> None:
     """In the process."""
     os.nice(NICE)
+    end_with_reader()
     order = msgspec.json.decode(sys.stdin.buffer.read(), type=AdapterOrder)
     apply(ProcessLimits(order.hours * 3600, NO_BOUND))
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -118,6 +118,15 @@ class FineTuningJobs:
         """Those whose adapters are there, oldest first."""
         rows = self._database.query(
             f"SELECT {_COLUMNS} FROM fine_tuning_jobs WHERE status = 'succeeded' ORDER BY number"
+        )
+        return [_job(row) for row in rows]
+
+    def ended(self, job_ids: Sequence[str]) -> list[StoredJob]:
+        """Those of these jobs that have ended, of all owners."""
+        rows = self._database.query(
+            f"""SELECT {_COLUMNS} FROM fine_tuning_jobs WHERE id IN (SELECT value FROM json_each(?1))
+            AND status IN (?2, ?3, ?4)""",
+            (json.dumps(job_ids), *ENDED),
         )
         return [_job(row) for row in rows]
 

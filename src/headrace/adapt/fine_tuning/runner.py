@@ -131,8 +131,19 @@ class FineTuningRunner:
     async def _next(self) -> StoredJob | None:
         if not self._database.exists or not self._claim.held():
             return None
+        await self._sweep()
         found = await self._store(self._jobs.open_jobs)
         return found[0] if found else None
+
+    async def _sweep(self) -> None:
+        """Remove what jobs that have ended keep here: their work, and an adapter that was not loaded."""
+        kept = await asyncio.to_thread(lambda: _names(self._folder / WORK))
+        if not kept:
+            return
+        for job in await self._store(lambda: self._jobs.ended(kept)):
+            if job.status != "succeeded":
+                await asyncio.to_thread(_remove, self._folder / adapter_name(job))
+            await asyncio.to_thread(_remove, self._folder / WORK / job.id)
 
     async def _run(self, job: StoredJob) -> None:
         work = self._folder / WORK / job.id
@@ -155,12 +166,6 @@ class FineTuningRunner:
             await self._fail(job, f"the training failed: {type(error).__name__}")
         finally:
             self._current = ""
-        if not await self._goes_on(job):
-            await asyncio.to_thread(shutil.rmtree, work, ignore_errors=True)
-
-    async def _goes_on(self, job: StoredJob) -> bool:
-        now = await self._store(lambda: self._jobs.get(job.owner, job.id))
-        return now is not None and (now.status in OPEN or now.status == "paused")
 
     async def _order(self, job: StoredJob, work: Path) -> AdapterOrder:
         base = await asyncio.to_thread(self._base_of, job.model)
@@ -226,7 +231,7 @@ class FineTuningRunner:
         place = self._folder / name
 
         def move() -> bytes:
-            shutil.rmtree(place, ignore_errors=True)  # of a server that was killed just here
+            _remove(place)  # of a server that was killed just here
             Path(order.out).rename(place)
             return (Path(order.work) / METRICS_FILE).read_bytes()
 
@@ -239,7 +244,6 @@ class FineTuningRunner:
 
         if not await self._store(keep):  # it was cancelled just now
             await self._unload(job.model, name)
-            await asyncio.to_thread(shutil.rmtree, place, ignore_errors=True)
 
     async def _fail(self, job: StoredJob, message: str, param: str | None = None) -> None:
         code = "invalid_training_file" if param in ("training_file", "validation_file") else "training_failed"
@@ -257,6 +261,14 @@ class FineTuningRunner:
 def adapter_name(job: StoredJob) -> str:
     """Of the adapter that a job makes."""
     return f"ft-{job.suffix + '-' if job.suffix else ''}{job.id.removeprefix('ftjob-')[:8]}"
+
+
+def _names(folder: Path) -> list[str]:
+    return [one.name for one in folder.iterdir()] if folder.is_dir() else []
+
+
+def _remove(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _is_told(note: AdapterNote) -> bool:
