@@ -31,10 +31,12 @@ test-coverage: $(VENV)/.test
 
 test-rest: $(VENV)/.test
 	$(PYTEST) -n $(WORKERS) --dist loadgroup -m 'not soak and not alone' --durations 25 $(addprefix --ignore=,$(COVERED))
-	$(PYTEST) -m 'alone and not soak'
+	$(PYTEST) -m 'alone and not soak' $(ALONE_TESTS)
 	set -e; for isa in $(OTHER_ISAS); do \
 	  echo "== with HEADRACE_ISA=$$isa"; HEADRACE_ISA=$$isa $(PYTEST) -n $(WORKERS) -m isas $(ISA_TESTS); done
 
+# Named here, so that not every file is read again.
+ALONE_TESTS = $(shell grep -rl --include='test_*.py' 'pytest.mark.alone' tests)
 ISA_TESTS = $(shell grep -rl --include='test_*.py' 'pytest.mark.isas' tests)
 # What this machine has beside the instruction set that is used unless another is asked for.
 OTHER_ISAS = $$($(BIN)/python -c "from headrace import _native as n; print(*({*n.usable_isas()} - {n.isa()}))")
@@ -58,6 +60,7 @@ test-native: $(VENV)/.installed
 # under sanitizers, more steps, requests and damaged files.
 nightly: export TEST_STATE_STEPS ?= 100000
 nightly: export TEST_API_EXAMPLES ?= 500
+nightly: export TEST_MIXED_REQUESTS ?= 10000
 nightly: export TEST_DAMAGED_FILES ?= 300
 nightly: export TEST_PROVIDER_FAULTS ?= 10000
 nightly: export TEST_POSTGRES_REQUESTS ?= 1000

@@ -21,7 +21,7 @@ CHECKS = (
     "response_schema_conformance,negative_data_rejection"
 )
 
-EXAMPLES = os.environ.get("TEST_API_EXAMPLES", "20")  # of each operation; 500 by `make nightly`
+EXAMPLES = os.environ.get("TEST_API_EXAMPLES", "10")  # of each operation; 500 by `make nightly`
 HOLDS_ANOTHER = ("/v1/routes/score", "/v1beta/models/{model}:countTokens")
 """The body of these has another path's body as a field."""
 OFF = r"/v1/(adapt/|fine_tuning/|(un)?load_lora_adapter$)"

@@ -99,7 +99,7 @@ def killed_at(step: int, do: Callable[[], None]) -> bool:
     [
         ("compact", 2),
         ("drop", 3),
-        ("join", 17),
+        ("join", 37),
         *(pytest.param(one, 1, marks=pytest.mark.soak) for one in ALL),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import random
 import threading
 from collections import Counter
@@ -20,6 +21,7 @@ from headrace.api.http.request_log import UNREAD
 from headrace.loading.loader import load_model
 from headrace.loading.options import EngineOptions
 
+REQUESTS = int(os.environ.get("TEST_MIXED_REQUESTS", "3000"))  # 10,000 by `make nightly`
 SIDE_BY_SIDE = 24
 MIB = 2**20
 
@@ -118,7 +120,7 @@ async def settled(server: Running) -> None:
             await asyncio.sleep(0.02)
 
 
-@pytest.mark.parametrize("count", [10_000, pytest.param(100_000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("count", [REQUESTS, pytest.param(100_000, marks=pytest.mark.soak)])
 def test_p5_nothing_is_left_behind(tiny: Path, show: Callable[[str], None], count: int) -> None:
     model = load_model(str(tiny), EngineOptions(max_num_seqs=32, max_batch_tokens=128, threads=2))
     rng = random.Random(8)
