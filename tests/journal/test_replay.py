@@ -8,6 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from headrace.cli.replay_run import _report_all
 from journal.killed_server import KilledServer
 from journal.requests_of_every_kind import CHAT, STORY
 
@@ -38,3 +41,16 @@ def test_a_reply_is_computed_again(tmp_path: Path) -> None:
     assert any("weights are others" in reason for reason in other["reasons"])
     assert other["recorded"]["text"] and other["replayed"]["text"]
     replayed(server, "nobody", code=2)
+
+
+def test_what_is_slower_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    def one(name: str, then_s: float, now_s: float) -> dict[str, Any]:
+        sides = {"recorded": {"seconds": then_s}, "replayed": {"seconds": now_s}}
+        return {"id": name, "outcome": "same", "reasons": [], **sides}
+
+    skipped = {"id": "far", "outcome": "skipped", "reasons": ["of a provider"], "replayed": None}
+    results = [one("short", 0.001, 0.09), one("equal", 2.0, 2.4), one("slow", 1.0, 1.5), skipped]
+    assert _report_all(results, None, json=False) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[1] == "slower: slow: 1.50 s, it took 1.00 s"
+    assert said[2] == "3 equal, 0 different, 0 failed, 1 skipped, 1 slower"

@@ -285,18 +285,27 @@ def _show_both(result: dict[str, Any]) -> None:
 
 def _report_all(results: Sequence[dict[str, Any]], variant: str | None, *, json: bool) -> int:
     count = {name: sum(one["outcome"] == name for one in results) for name in OUTCOMES}
-    computed = [one for one in results if one["outcome"] in ("same", "different")]
-    took = [(one["recorded"]["seconds"], one["replayed"]["seconds"]) for one in computed]
-    slower = sum(now_s > max(SLOWER * then_s, then_s + NOTICED_S) for then_s, now_s in took)
+    slower = [one for one in results if _is_slower(one)]
     if json:
         counts = {"equal": count["same"], **{name: count[name] for name in OUTCOMES[1:]}}
-        print_json({**counts, "slower": slower, "requests": list(results)})
+        print_json({**counts, "slower": len(slower), "requests": list(results)})
     else:
         for one in results:
             if one["outcome"] != "same":
                 print(f"{one['outcome']}: {one['id']}: {'; '.join(one['reasons'])}")
+        for one in slower:
+            then_s, now_s = one["recorded"]["seconds"], one["replayed"]["seconds"]
+            print(f"slower: {one['id']}: {now_s:.2f} s, it took {then_s:.2f} s")
         print(
             f"{count['same']:,} equal, {count['different']:,} different, {count['failed']:,} failed, "
-            f"{count['skipped']:,} skipped, {slower:,} slower"
+            f"{count['skipped']:,} skipped, {len(slower):,} slower"
         )
     return 1 if count["failed"] or (count["different"] and variant is None) else 0
+
+
+def _is_slower(result: dict[str, Any]) -> bool:
+    """Whether it was computed, and took longer than can be chance."""
+    if result["outcome"] not in ("same", "different"):
+        return False
+    then_s, now_s = result["recorded"]["seconds"], result["replayed"]["seconds"]
+    return now_s > max(SLOWER * then_s, then_s + NOTICED_S)
