@@ -73,6 +73,15 @@ def test_the_loop_over_http_is_that_of_the_commands(tmp_path: Path, embed: Any, 
         assert promoted == {"task": task, "student": made["student"], "route": "large", "share": 0.25}
         [shown] = http.get("/v1/adapt/status").json()["students"]
         assert shown["state"] == "promoted"
+        told = http.get("/v1/adapt/history", params={"task": "sorting mail"}).json()
+        assert told == json.loads(command("history", task, "--json"))
+        [student] = told["students"]
+        assert (student["id"], student["state"], student["share"]) == (made["student"], "promoted", 0.25)
+        evidence = student["evidence"]
+        assert evidence["capital"] >= evidence["needed"] == pytest.approx(20)
+        assert -0.05 < evidence["lower"] < evidence["difference"] < evidence["upper"]
+        assert [one["what"] for one in told["decisions"]] == ["promoted", "ready", "shadow", "trained"]
+        assert f"{made['student']} promoted by a client without a key over HTTP: " in command("history", task)
         back = post("rollback", task=task)
         assert back["student"] == made["student"]
         last = back["decisions"][-1]
@@ -90,7 +99,7 @@ def test_a_key_without_the_scope_sees_and_changes_nothing(tmp_path: Path, embed:
     with learning_server(tmp_path, lambda text: text, embed, **keys) as (server, _, store):
         fill(store, 3)
         http, plain = server.http(), {"authorization": "Bearer plain-key-0123456789"}
-        for path in ("status", "tasks", "export"):
+        for path in ("status", "tasks", "export", "history?task=t"):
             assert http.get(f"/v1/adapt/{path}", headers=plain).status_code == 403
             assert http.get(f"/v1/adapt/{path}", headers=ADMIN).status_code == 200
         for path in ("tasks", "rename", "diagnose", "train", "shadow", "promote", "rollback", "forget"):

@@ -9,6 +9,7 @@ import { Later } from "./lib/Later";
 const PANES: { id: string; label: string; icon: string; view: () => JSX.Element }[] = [
   { id: "chat", label: "Chat", icon: "chat", view: () => <Chat /> },
   { id: "live", label: "Live", icon: "live", view: () => <Later load={async () => (await import("./live/Live")).Live} /> },
+  { id: "adapt", label: "Adapt", icon: "adapt", view: () => <Later load={async () => (await import("./adapt/Adapt")).Adapt} /> },
   { id: "requests", label: "Requests", icon: "requests", view: () => <Later load={async () => (await import("./requests/Requests")).Requests} /> },
   { id: "playground", label: "Playground", icon: "play", view: () => <Later load={async () => (await import("./playground/Playground")).Playground} /> },
 ];

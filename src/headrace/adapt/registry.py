@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from typing import Any, Literal
+from typing import Any, Final, Literal, get_args
 
 import msgspec
 from msgspec import Struct
@@ -18,6 +18,7 @@ from headrace.gateway.gate import Pair
 from headrace.storage.database import Database
 
 State = Literal["trained", "shadow", "ready", "inferior", "promoted", "rolled_back", "replaced"]
+STATES: Final[tuple[State, ...]] = get_args(State)
 
 
 class Card(Struct, frozen=True, kw_only=True):
@@ -122,15 +123,15 @@ class Registry:
         names = Decision.__struct_fields__
         return [Decision(**dict(zip(names, row, strict=True))) for row in rows]  # type: ignore[arg-type]
 
-    def students(self, *states: State, task: str | None = None) -> list[StudentRow]:
-        """Students in these states, the newest first."""
+    def students(self, *states: State, task: str | None = None, limit: int = -1) -> list[StudentRow]:
+        """Students in these states, the newest first; up to `limit`, where that is no -1."""
         if not self.database.exists:
             return []
         marks = ", ".join("?" for _ in states)
         rows = self.database.query(
             f"SELECT {', '.join(_NAMES)} FROM students WHERE state IN ({marks}) AND (? IS NULL OR task = ?) "
-            "ORDER BY created_s DESC",
-            (*states, task, task),
+            "ORDER BY created_s DESC LIMIT ?",
+            (*states, task, task, limit),
         )
         return [_row(row) for row in rows]
 

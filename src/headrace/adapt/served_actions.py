@@ -15,6 +15,7 @@ from headrace.adapt import actions
 from headrace.adapt.checkpoints import note_live_traffic
 from headrace.adapt.diagnosis import diagnose
 from headrace.adapt.examples import ExampleStore
+from headrace.adapt.history import history
 from headrace.adapt.kmeans import Floats
 from headrace.adapt.serving import embedded
 from headrace.adapt.tasks import Embed, TaskView, embed_examples, find_groups, task_views
@@ -114,6 +115,10 @@ class ServedActions:
         """See `headrace adapt diagnose`."""
         store, settings = self._store, self._settings
         return await self._compute(lambda embed: diagnose(store, store.task(task), settings, embed))
+
+    async def history(self, task: str) -> Struct:
+        """See `headrace adapt history`."""
+        return await self._run(lambda: history(self._store, self._store.task(task).id))
 
     async def train(self, task: str) -> Struct:
         """See `headrace adapt train`."""

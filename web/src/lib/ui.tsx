@@ -5,6 +5,7 @@ import { useEffect, useId, useRef, useState } from "preact/hooks";
 const PATHS: Record<string, string> = {
   chat: "M4 5.5A1.5 1.5 0 0 1 5.5 4h13A1.5 1.5 0 0 1 20 5.5v9a1.5 1.5 0 0 1-1.5 1.5H10l-4.5 4v-4A1.5 1.5 0 0 1 4 14.5z",
   live: "M3 12h4l2.5-7 5 14 2.5-7h4",
+  adapt: "M5 19a2 2 0 1 0 0-4 2 2 0 0 0 0 4zM19 9a2 2 0 1 0 0-4 2 2 0 0 0 0 4zM5 15V9a4 4 0 0 1 4-4h3M19 9v6a4 4 0 0 1-4 4h-3M9 2l3 3-3 3M15 22l-3-3 3-3",
   requests: "M4 6h16M4 12h16M4 18h10",
   play: "M9 4v5l-5 9.5A1 1 0 0 0 5 20h14a1 1 0 0 0 1-1.5L15 9V4M7.5 4h9M7 15h10",
   send: "M12 19V5M6 11l6-6 6 6",

@@ -19,6 +19,8 @@ from headrace.api.adapt.replies import (
     FindBody,
     ForgetBody,
     ForgetReply,
+    HistoryQuery,
+    HistoryReply,
     PromoteBody,
     PromoteReply,
     RenameBody,
@@ -115,6 +117,13 @@ async def diagnose(http: HttpRequest) -> Response:
     """What a task costs, where it goes wrong, and what a student could answer."""
     body = await read_checked(TaskBody, http)
     return await _answered(http, _actions(http).diagnose(body.task))
+
+
+@Endpoint("GET", "/v1/adapt/history", query=HistoryQuery, reply=HistoryReply, errors=OFF)
+async def history(http: HttpRequest) -> Response:
+    """The students of a task, and what was decided about them, when and by whom."""
+    query = read_query(HistoryQuery, http)
+    return await _answered(http, _actions(http).history(query.task))
 
 
 @Endpoint("POST", "/v1/adapt/train", body=TaskBody, reply=TrainReply, errors=OFF)

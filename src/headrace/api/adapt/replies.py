@@ -54,6 +54,12 @@ class ExportQuery(Query, frozen=True, kw_only=True):
     key: Annotated[str, Meta(max_length=200, description="Of this key only.")] | None = None
 
 
+class HistoryQuery(Query, frozen=True, kw_only=True):
+    """Of which task."""
+
+    task: TaskWord
+
+
 class StatusReply(Struct, frozen=True, kw_only=True):
     """What is collected, what was not kept, and how students stand."""
 
@@ -91,6 +97,17 @@ class DiagnoseReply(Struct, frozen=True, kw_only=True):
     rungs: list[dict[str, Any]]
     groups: list[dict[str, Any]]
     missing: str
+
+
+class HistoryReply(Struct, frozen=True, kw_only=True):
+    """What went wrong, the students of a task with the evidence about them, and every decision, newest
+    first. A student is proposed where the `capital` of its evidence reaches `needed`."""
+
+    task: str
+    usd_per_month: float
+    failures: list[dict[str, Any]]
+    students: list[dict[str, Any]]
+    decisions: list[dict[str, Any]]
 
 
 class TrainReply(Struct, frozen=True, kw_only=True):

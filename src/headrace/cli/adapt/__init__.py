@@ -14,6 +14,7 @@ Examples:
   headrace adapt diagnose t-3fa2
   headrace adapt train t-3fa2
   headrace adapt shadow t-3fa2
+  headrace adapt history t-3fa2
   headrace adapt promote t-3fa2
   headrace adapt rollback t-3fa2
   headrace adapt export --key alice alice.jsonl
@@ -26,6 +27,7 @@ COMMANDS = {
     "diagnose": "What a task costs, goes wrong, and could be learned of it.",
     "train": "Make the best student of a task.",
     "shadow": "Judge a student beside what answers today.",
+    "history": "Students of a task, and all decisions about them.",
     "promote": "Let a student that is ready answer.",
     "rollback": "Let the large model answer again.",
     "export": "Write all that is kept, of one key or of all.",

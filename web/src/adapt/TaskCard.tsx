@@ -1,0 +1,258 @@
+import type { ComponentChildren, JSX } from "preact";
+import { useEffect, useState } from "preact/hooks";
+import { percent, plural, seconds, whole } from "../lib/format";
+import { messageOf } from "../lib/http";
+import { Button, Notice } from "../lib/ui";
+import { EvidenceBar } from "./EvidenceBar";
+import { act, type Decision, type Diagnosis, dollars, type Failure, type History, points, readHistory, type Student, type Task, words } from "./loop";
+import { PromoteDialog } from "./PromoteDialog";
+import { when } from "./when";
+
+interface Props {
+  task: Task;
+  training: string;
+  turn: unknown; // changes when the task should be read again
+  onChange: () => void;
+}
+
+/** One task: what goes wrong, its students with their evidence, and what was decided. */
+export function TaskCard({ task, training, turn, onChange }: Props): JSX.Element {
+  const [found, setFound] = useState<History | null>(null);
+  const [diagnosis, setDiagnosis] = useState<Diagnosis | null>(null);
+  const [running, setRunning] = useState("");
+  const [error, setError] = useState("");
+  const [isAsked, setAsked] = useState(false);
+  useEffect(() => {
+    const abort = new AbortController();
+    readHistory(task.id, abort.signal).then(setFound, (failure: unknown) => {
+      if (!abort.signal.aborted) setError(messageOf(failure));
+    });
+    return () => abort.abort();
+  }, [task.id, turn]);
+
+  const run = async <T,>(action: string, more: object = {}): Promise<T | null> => {
+    setRunning(action);
+    setError("");
+    try {
+      return await act<T>(action, { task: task.id, ...more });
+    } catch (failure) {
+      setError(messageOf(failure));
+      return null;
+    } finally {
+      setRunning("");
+      onChange();
+    }
+  };
+  const diagnose = async (): Promise<void> => setDiagnosis((await run<Diagnosis>("diagnose")) ?? diagnosis);
+  const has = (...states: string[]): Student | undefined => found?.students.find((one) => states.includes(one.state));
+  const ready = has("ready");
+  const isBusy = running !== "";
+  return (
+    <section class="card task" aria-labelledby="task-title">
+      <div class="card-head">
+        <h2 id="task-title">
+          <bdi>{task.name}</bdi>
+        </h2>
+        <span class="hint mono">
+          {task.id} · {task.endpoint}
+        </span>
+      </div>
+      {error && <Notice>{error}</Notice>}
+      <div class="row">
+        <Button label={running === "diagnose" ? "Diagnosing…" : "Diagnose"} disabled={isBusy} onClick={() => void diagnose()} />
+        <Button label={running === "train" ? "Training…" : "Train"} disabled={isBusy} onClick={() => void run("train")} />
+        <Button label={running === "shadow" ? "Judging…" : "Shadow"} disabled={isBusy || !has("trained", "shadow")} onClick={() => void run("shadow")} />
+        <span class="grow" />
+        <Button label="Promote…" kind="main" disabled={isBusy || !ready} onClick={() => setAsked(true)} />
+        <Button label="Roll back" kind="danger" disabled={isBusy || !has("promoted")} onClick={() => void run("rollback")} />
+      </div>
+      {training && <p class="hint">Training: {training}. It waits while requests of clients are under way.</p>}
+      {found && (
+        <>
+          <Facts task={task} found={found} diagnosis={diagnosis} />
+          <Failures failures={found.failures} />
+          {diagnosis && <Ladder diagnosis={diagnosis} />}
+          <Students students={found.students} monthly={found.usd_per_month} />
+          <Decisions decisions={found.decisions} />
+        </>
+      )}
+      {ready && found && (
+        <PromoteDialog
+          open={isAsked}
+          student={ready}
+          task={task}
+          monthly={found.usd_per_month}
+          onClose={() => setAsked(false)}
+          onPromote={(terms) => {
+            setAsked(false);
+            void run("promote", terms);
+          }}
+        />
+      )}
+    </section>
+  );
+}
+
+function Facts({ task, found, diagnosis }: { task: Task; found: History; diagnosis: Diagnosis | null }): JSX.Element {
+  const facts: [string, string][] = [
+    ["Key or team", task.key_group],
+    ["Instructions", task.instructions],
+    ["Examples", `${whole(task.examples)}, ${dollars(task.usd)}`],
+    ["At this rate", `${dollars(found.usd_per_month)} a month`],
+    ["Groups", task.groups.map((one) => `${one.name} (${whole(one.size)})`).join(", ")],
+  ];
+  if (diagnosis) {
+    facts.push(["Latency", `median ${seconds(diagnosis.median_s)}, p95 ${seconds(diagnosis.slow_s)}`]);
+    facts.push(["Answers", `${plural(diagnosis.distinct_answers, "different one", "different ones")}, the commonest ${percent(diagnosis.common_answer)}`]);
+  }
+  return (
+    <dl class="pairs-list">
+      {facts.map(
+        ([name, value]) =>
+          value && (
+            <div key={name}>
+              <dt>{name}</dt>
+              <dd>{value.slice(0, 600)}</dd>
+            </div>
+          ),
+      )}
+    </dl>
+  );
+}
+
+interface PartProps {
+  title: string;
+  heads: [string, boolean][];
+  children: ComponentChildren;
+}
+
+/** A table with its heading; of a head the second is whether its column has numbers. */
+function Part({ title, heads, children }: PartProps): JSX.Element {
+  return (
+    <div>
+      <h3>{title}</h3>
+      <div class="table-box" tabIndex={0} role="region" aria-label={title}>
+        <table>
+          <thead>
+            <tr>
+              {heads.map(([name, isNumber]) => (
+                <th key={name} scope="col" class={isNumber ? "num" : ""}>
+                  {name}
+                </th>
+              ))}
+            </tr>
+          </thead>
+          <tbody>{children}</tbody>
+        </table>
+      </div>
+    </div>
+  );
+}
+
+function Failures({ failures }: { failures: Failure[] }): JSX.Element {
+  if (!failures.length) return <p class="hint">Nothing went wrong, as far as is known.</p>;
+  return (
+    <Part title="What went wrong" heads={[["Kind", false], ["How often", true], ["In replies such as", false]]}>
+      {failures.map((one) => (
+        <tr key={one.kind}>
+          <th scope="row">{one.kind}</th>
+          <td class="num">{whole(one.count)}</td>
+          <td class="mono">{one.replies.join(", ")}</td>
+        </tr>
+      ))}
+    </Part>
+  );
+}
+
+function Ladder({ diagnosis }: { diagnosis: Diagnosis }): JSX.Element {
+  if (!diagnosis.rungs.length) return <Notice kind="info">{diagnosis.missing}</Notice>;
+  return (
+    <>
+      <Part title="What a student could answer" heads={[["Kind", false], ["Tried on", true], ["Right", true], ["May answer", true], ["What is missing", false]]}>
+        {diagnosis.rungs.map((one) => (
+          <tr key={one.rung}>
+            <th scope="row">{one.rung}</th>
+            <td class="num">{whole(one.tried)}</td>
+            <td class="num">{percent(one.right)}</td>
+            <td class="num">{percent(one.share)}</td>
+            <td>{one.problem || "–"}</td>
+          </tr>
+        ))}
+      </Part>
+      {diagnosis.missing && <Notice kind="info">{diagnosis.missing}</Notice>}
+    </>
+  );
+}
+
+function Students({ students, monthly }: { students: Student[]; monthly: number }): JSX.Element {
+  if (!students.length) return <p class="hint">There is no student yet: train one.</p>;
+  const [newest, ...earlier] = students;
+  const promoted = earlier.find((one) => one.state === "promoted");
+  return (
+    <>
+      {[newest!, ...(promoted ? [promoted] : [])].map((one) => (
+        <StudentBox key={one.id} student={one} monthly={monthly} />
+      ))}
+    </>
+  );
+}
+
+function StudentBox({ student, monthly }: { student: Student; monthly: number }): JSX.Element {
+  const { card, evidence, answered } = student;
+  const total = evidence.better + evidence.same + evidence.worse;
+  return (
+    <div class="student">
+      <div class="row">
+        <h3>
+          Student <span class="mono">{student.id}</span>
+        </h3>
+        <span class={`badge ${student.state}`}>{words(student.state)}</span>
+        <span class="hint">
+          {card.rung}, of {plural(card.lessons, "example")}, tried on {whole(card.held_out)} later ones
+        </span>
+      </div>
+      <p>
+        It answers <b>{percent(answered)}</b> of the requests, so that you pay {percent(1 - answered)} of today's {dollars(monthly)} a month and save <b>{dollars(student.saves_usd_per_month)}</b>.{" "}
+        {total > 0 && (
+          <>
+            Quality differs by {points(evidence.difference)}: more than {points(evidence.lower)} and less than {points(evidence.upper)}, each with {percent(1 - card.alpha)} confidence, by {plural(total, "example")}.
+          </>
+        )}
+      </p>
+      {student.state === "promoted" && (
+        <p>
+          It gets {percent(student.share)} of the requests to <bdi>{student.route}</bdi> at first, doubled after every 20 checks; {percent(student.audit)} of its answers are checked.
+        </p>
+      )}
+      {student.slices.length > 0 && <Notice>It is much worse in the groups {student.slices.join(", ")}.</Notice>}
+      {card.exposed.length > 0 && <Notice>It gives away what it has learned from: {card.exposed.slice(0, 3).join("; ")}.</Notice>}
+      <EvidenceBar evidence={evidence} margin={card.margin} />
+      <p class="hint mono">
+        data {card.data_sha256.slice(0, 16)} · weights {card.weights}
+      </p>
+    </div>
+  );
+}
+
+function Decisions({ decisions }: { decisions: Decision[] }): JSX.Element | null {
+  if (!decisions.length) return null;
+  return (
+    <Part title="Decisions" heads={[["When", false], ["Student", false], ["What", false], ["Who", false], ["Details", false]]}>
+      {decisions.map((one) => (
+        <tr key={`${one.at_s} ${one.student} ${one.what}`}>
+          <th scope="row" class="when">
+            {when(one.at_s)}
+          </th>
+          <td class="mono">{one.student}</td>
+          <td>
+            <span class={`badge ${one.what}`}>{words(one.what)}</span>
+          </td>
+          <td>
+            <bdi>{one.who}</bdi>
+          </td>
+          <td>{one.detail || "–"}</td>
+        </tr>
+      ))}
+    </Part>
+  );
+}
