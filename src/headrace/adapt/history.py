@@ -14,7 +14,7 @@ SHOWN = 10
 """Students."""
 
 
-class Evidence(Struct, frozen=True, kw_only=True):
+class PairedEvidence(Struct, frozen=True, kw_only=True):
     """The pairs in which a student was better, the same and worse than what answers today.
 
     `capital` is what the test's bets have made of 1: the student is proposed where it reaches `needed`, which
@@ -39,7 +39,7 @@ class StudentView(Struct, frozen=True, kw_only=True):
     state: State
     created_s: float
     card: Card
-    evidence: Evidence
+    evidence: PairedEvidence
     answered: float
     saves_usd_per_month: float
     slices: list[int]
@@ -72,9 +72,9 @@ def history(store: ExampleStore, task: str) -> TaskHistory:
     )
 
 
-def evidence_of(counts: PairCounts, margin: float, alpha: float) -> Evidence:
+def evidence_of(counts: PairCounts, margin: float, alpha: float) -> PairedEvidence:
     """What the pairs say."""
-    return Evidence(
+    return PairedEvidence(
         better=counts.better,
         same=counts.same,
         worse=counts.worse,
