@@ -89,6 +89,7 @@ def test_a_student_is_made_judged_promoted_and_taken_back(store: ExampleStore) -
     assert catch_up(store, start_shadow(store, task), words) == "open"  # it has seen all of these
     fill(store, 300, first=1000)
     assert catch_up(store, registry.students("shadow")[0], words) == "ready"
+    assert catch_up(store, start_shadow(store, task), words) == "ready", "also who asks again"
     counts, _ = registry.counts(name)
     assert counts.total < 300 and counts.worse <= counts.total * 0.05
     [prospect] = prospects(store)

@@ -11,7 +11,7 @@ from headrace.adapt.alerts import raise_alert
 from headrace.adapt.evidence import Standing, lower_bound, standing
 from headrace.adapt.examples import ExampleStore
 from headrace.adapt.ladder import TaskExample, task_examples
-from headrace.adapt.registry import Registry, StudentRow
+from headrace.adapt.registry import Registry, State, StudentRow
 from headrace.adapt.students import Student
 from headrace.adapt.tasks import Embed, embed_examples
 from headrace.gateway.drift import DriftAlarm
@@ -66,11 +66,12 @@ def judge(registry: Registry, student: StudentRow, examples: Sequence[TaskExampl
         rows = connection.execute(
             "SELECT example, key_name FROM evidence WHERE student = ?", (student.id,)
         ).fetchall()
-        state: list[tuple[str]] = connection.execute(
+        state: list[tuple[Standing | State]] = connection.execute(
             "SELECT state FROM students WHERE id = ?", (student.id,)
         ).fetchall()
-        if not state or state[0][0] != "shadow":
-            return "open"
+        stands = state[0][0] if state else "replaced"
+        if stands != "shadow":
+            return stands if stands == "ready" or stands == "inferior" else "open"
         seen, keys = {int(id) for id, _ in rows}, Counter(str(key) for _, key in rows)
         counts, _ = registry.counts(student.id)
         found: Standing = "open"
