@@ -16,13 +16,15 @@ from fake_provider import FakeProvider, running_provider
 from in_process import Running, running_server, shipped_model_server
 
 from headrace.config.providers import read_remote_model
+from headrace.economy.budgets import Budgets
 from headrace.economy.ledger import Ledger
-from headrace.errors import UsageError
+from headrace.errors import StoreError, UsageError
 from headrace.gateway import provider_jobs
 from headrace.gateway.routes import read_routes
 from headrace.providers.batches.unfolding import unfolded
 from headrace.providers.target import read_providers
 from headrace.storage.database import Database
+from headrace.storage.provider_lines import ProviderLines
 
 CHAT = "/v1/chat/completions"
 PRICES = {
@@ -222,6 +224,38 @@ def test_the_next_server_goes_on_where_one_stopped(shop: Shop, kind: str) -> Non
     _, replies = finish(server, batch)
     assert {name: text(one) for name, one in replies.items()} == {"a": "far: a", "b": "far: b"}
     assert len(shop.batches.batches) == 1 and len(shop.entries()) == 2 and not shop.holds()
+
+
+def test_money_is_held_beyond_a_process_only_for_lines_that_are_kept(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process may end before a line is kept, or between that and the holding of its money."""
+    shop.batches.holds = True
+    ended = list[int]()
+
+    def end(*_: Any, **__: Any) -> None:
+        ended.append(1)
+        raise StoreError("the process ends here")
+
+    def count(table: str) -> Any:
+        return Database(shop.store).query(f"SELECT count(*) FROM {table}")[0][0]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ProviderLines, "wait", end)
+        with shop.server() as server:
+            batch = begin(server, ["a"])
+            wait_for(lambda: ended)
+            assert not count("holds WHERE holder = 'kept'")
+    with monkeypatch.context() as patch:
+        patch.setattr(Budgets, "keep", end)
+        with shop.server():
+            wait_for(lambda: count("provider_lines"))
+    assert not count("holds WHERE holder = 'kept'")
+    with shop.server():
+        wait_for(lambda: count("holds WHERE holder = 'kept'"))
+    shop.batches.holds = False
+    _, replies = finish(shop.open(), batch)
+    assert set(replies) == {"a"} and len(shop.batches.batches) == 1
 
 
 def test_cancel_cancels_there_and_keeps_what_has_run(shop: Shop) -> None:

@@ -28,8 +28,6 @@ from headrace.telemetry.trace_context import child_of
 
 ATTEMPT = "attempt"
 """The name of the stage that an attempt is."""
-DEFERRED_S = 31 * 86_400.0
-"""How long money is held for a line of a provider's batch: longer than any batch lasts."""
 PATIENCE_S = 30.0
 """A target that does not keep a shorter deadline of a request has not failed."""
 
@@ -125,10 +123,9 @@ class AttemptRun:
         return may and remote is not None and remote.target.batches
 
     async def _defer(self, later: Deferred) -> None:
-        """Keep what will be sent with the money for it, which is settled when the answer is there."""
+        """Hand over what will be sent with the money for it, which is settled when the answer is there."""
         hold, self._hold = self._hold, None
-        assert hold is not None and self._spend is not None and self._call.deferral is not None
-        await self._spend.keep(hold, DEFERRED_S)
+        assert hold is not None and self._call.deferral is not None
         self._call.deferral.asked = DeferredLine(
             target=self.state.name,
             path=later.path,

@@ -33,6 +33,8 @@ MAX_JOB_LINES, MAX_JOB_BYTES = 25_000, 32 * 2**20
 MAX_ROUNDS = 3
 """Batches of a provider that a line is put into; then it is sent by itself."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 60.0
+DEFERRED_S = 31 * 86_400.0
+"""How long money is held for a line: longer than any batch lasts."""
 GIVE_UP_S = 900.0
 """How long a provider has to end a batch that was cancelled."""
 _encoder = msgspec.msgpack.Encoder()
@@ -58,11 +60,13 @@ class ProviderJobs:
     def __init__(self, database: Database, threads: StoreThreads, targets: RemoteTargets) -> None:
         self._store, self._threads, self._targets = ProviderLines(database), threads, targets
         self._said: dict[str, str] = {}
+        self._known: set[str] = set()  # batches whose money is held, whatever becomes of this process
 
     async def begin(self, batch: StoredBatch, line: Line, *, is_over: bool) -> Deferral | None:
         """See `LaterAnswers.begin`."""
         if not self._is_for_batches(line.body or b""):
             return None
+        await self._hold_again(batch)
         found = await self._run(lambda: self._store.find(batch.id, line.place))
         answer = None if found is None or found.status is None else _answer(found)
         if found is not None and answer is not None and not answer.status:
@@ -91,6 +95,21 @@ class ProviderJobs:
                 size=len(asked.body),
             )
         )
+        await self._hold(asked)
+
+    async def _hold_again(self, batch: StoredBatch) -> None:
+        """Hold the money of lines that wait, once: an earlier process may have ended after it had kept a
+        line, and before it held its money beyond its own end. In the other order money without a line would
+        be held."""
+        if batch.id in self._known:
+            return
+        self._known.add(batch.id)
+        for line in await self._run(lambda: self._store.uncollected(batch.id)):
+            await self._hold(_asked(line))
+
+    async def _hold(self, asked: DeferredLine) -> None:
+        if self._targets.spend is not None:
+            await self._targets.spend.keep(asked.hold, DEFERRED_S)
 
     async def forget(self, batch: StoredBatch, line: Line) -> None:
         """See `LaterAnswers.forget`."""
@@ -98,6 +117,7 @@ class ProviderJobs:
 
     async def advance(self, batch: StoredBatch) -> bool:
         """See `LaterAnswers.advance`."""
+        await self._hold_again(batch)
         await self._run(lambda: self._collect(batch))
         pause_s = FIRST_PAUSE_S
         while jobs := await self._run(lambda: self._store.jobs(batch.id)):

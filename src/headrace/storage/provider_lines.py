@@ -151,6 +151,16 @@ class ProviderLines:
             self.update(job.id, ENDED)
         return len(left)
 
+    def uncollected(self, batch: str) -> list[WaitingLine]:
+        """The lines of a batch that are in no job."""
+        return _waiting(
+            self._database.query(
+                "SELECT place, asked, rounds, status, answer FROM provider_lines "
+                "WHERE batch = ? AND job = '' AND status IS NULL AND asked != x'' ORDER BY place",
+                (batch,),
+            )
+        )
+
     def unanswered(self, batch: str) -> list[WaitingLine]:
         """The lines of a batch that wait and have no answer."""
         return _waiting(
