@@ -31,7 +31,7 @@ PRICES = {
 
 
 def post(server: Any, model: str = "auto", path: str = "/v1/chat/completions", **more: Any) -> Any:
-    return server.http().post(path, json={"model": model, "messages": ASK, **more})
+    return server.http().post(path, json={"model": model, "messages": ASK, **more}, timeout=120)
 
 
 def target(index: int, **more: Any) -> CandidateTarget:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from operator import attrgetter
 from typing import Literal
 
 from msgspec import Struct
@@ -26,12 +27,12 @@ class Quantities(TokenCounts, frozen=True, kw_only=True):
 
     def items(self) -> Iterator[tuple[str, int]]:
         """Classes that are not zero, in their order."""
-        return ((name, count) for name in CLASSES if (count := getattr(self, name)))
+        return ((name, count) for name, count in zip(CLASSES, _ALL(self), strict=True) if count)
 
     @property
     def input_side(self) -> int:
         """Tokens of the input in all classes: what tiers of a price go by."""
-        return sum(getattr(self, name) for name, kind in CLASSES.items() if kind.direction == "input")
+        return sum(_INPUT(self))
 
     @property
     def tokens(self) -> TokenCounts:
@@ -75,6 +76,8 @@ CLASSES: Mapping[str, QuantityClass] = {
     "web_searches": QuantityClass("web_searches_kcount", 1_000, "other"),
     "rerank_searches": QuantityClass("rerank_searches_kcount", 1_000, "other"),
 }
+_ALL = attrgetter(*CLASSES)
+_INPUT = attrgetter(*(name for name, kind in CLASSES.items() if kind.direction == "input"))
 REQUEST = "request"
 """The class of a fee for each request, which is no quantity of the usage."""
 REQUEST_KEY, REQUEST_UNIT = "requests_kcount", 1_000

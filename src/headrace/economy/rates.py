@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
+from operator import attrgetter
 
 from msgspec import Struct
 
@@ -16,6 +17,7 @@ _GROUPS = tuple(
     tuple(name for name, kind in CLASSES.items() if kind.direction == direction)
     for direction in ("input", "output", "other")
 )
+_COUNTS = tuple(attrgetter(*names) for names in _GROUPS)
 _AUDIO = ("input_audio", "cache_read_audio", "output_audio")
 
 
@@ -92,8 +94,8 @@ class Rates(Struct, frozen=True):
         and searches are billed as such only where they are expected. Raises Unpriced.
         """
         input_side, total, lines = quantities.input_side, 0, 0
-        for names in _GROUPS:
-            if count := sum(getattr(quantities, name) for name in names):
+        for names, counts in zip(_GROUPS, _COUNTS, strict=True):
+            if count := sum(counts(quantities)):
                 possible = [name for name in names if name in _ALWAYS or getattr(quantities, name)]
                 total += count * max(rate.most(input_side) for rate in self._rates_of(possible, quantities))
                 lines += len(possible)

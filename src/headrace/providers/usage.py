@@ -42,9 +42,9 @@ def count(fields: Mapping[str, Any] | None, *path: str) -> int:
     """The count at a path of names; 0 where there is none. ValueError for one that cannot be right."""
     value: Any = fields
     for name in path:
-        if not isinstance(value, Mapping):
+        if not isinstance(value, dict):
             return 0
-        value = cast("Mapping[str, Any]", value).get(name)
+        value = cast("dict[str, Any]", value).get(name)
     if value is None:
         return 0
     if isinstance(value, float) and value.is_integer():

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from msgspec import Struct, field
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from headrace.errors import InvalidRequest
 from headrace.sampling.parameters import Parameter, markdown, table_of
@@ -231,8 +231,7 @@ class SamplingParams(Struct, frozen=True, kw_only=True):
     ] = None
 
     def __post_init__(self) -> None:
-        for name, parameter in PARAMETERS.items():
-            value = getattr(self, name)
+        for value, parameter in zip(astuple(self), PARAMETERS.values(), strict=True):
             if value is not parameter.default:  # most are, and these need no check for each request
                 parameter.check(value)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:

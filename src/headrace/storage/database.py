@@ -83,12 +83,20 @@ class Database:
 
     def insert(self, sql: str, values: Sequence[Value] = ()) -> int:
         """Run an INSERT … RETURNING of one row's number in its own transaction (or the enclosing one)."""
+        if (own := self._own) is not None:
+            [(number,)] = own.execute(sql, values).fetchall()
+            return number
         with self.transaction() as connection:
             [(number,)] = connection.execute(sql, values).fetchall()
         return number
 
     def execute_many(self, sql: str, rows: Sequence[Sequence[Value]]) -> None:
         """Run one statement for each of `rows`, in one transaction."""
+        if not rows:
+            return
+        if (own := self._own) is not None:
+            own.executemany(sql, rows)
+            return
         with self.transaction() as connection:
             connection.executemany(sql, rows)
 
@@ -101,11 +109,11 @@ class Database:
     @contextmanager
     def transaction(self) -> Generator[sqlite3.Connection]:
         """Run a block in a transaction, atomically. Blocks may nest; the outermost commits."""
+        if (own := self._own) is not None:
+            yield own
+            return
         with self._locked(self._writing):
             connection = self._open_writer()
-            if connection.in_transaction:
-                yield connection
-                return
             self._set_timeout(connection)
             connection.execute("BEGIN IMMEDIATE")
             self._busy, self._owner = False, threading.get_ident()
