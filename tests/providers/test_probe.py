@@ -130,9 +130,7 @@ def test_an_endpoint_that_keeps_its_word(tmp_path: Path) -> None:
     for one in found.speed:
         assert not one.errors and one.tokens_per_s
         assert one.first_s is not None and one.first_answer_s is not None
-        assert (
-            one.first_answer_s >= one.first_s + 0.015
-        )  # the first token of the reasoning is not the answer's
+        assert one.first_answer_s > one.first_s  # the first token of the reasoning is not the answer's
         assert one.answer_s == pytest.approx(one.first_answer_s + 500 / one.tokens_per_s)
     assert (found.input, found.output, found.blended) == (1, 5, 2)
     assert 0 < found.usd < 0.5
