@@ -240,6 +240,38 @@ def mxfp4(random: np.random.Generator, n: int, k: int) -> tuple[Tensors, np.ndar
     return {"weight_packed": codes[:, ::2] | codes[:, 1::2] << 4, "weight_scale": exponent}, w
 
 
+def hadamard(size: int) -> np.ndarray:
+    """Orthonormal, in Sylvester's order."""
+    matrix = np.ones((1, 1))
+    while len(matrix) < size:
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+    return (matrix / np.sqrt(size)).astype(np.float32)
+
+
+def rotated(*, bits: int) -> Writer:
+    """Headrace's own: rows times a Hadamard matrix for each 128 inputs, or 64."""
+
+    def write(random: np.random.Generator, n: int, k: int) -> tuple[Tensors, np.ndarray]:
+        scale = scales(random, n) / 16
+        if bits == 8:
+            codes = random.integers(-127, 128, (n, k)).astype(np.int8)
+            stored, integers = {"weight_codes": codes}, codes.astype(np.float32)
+        else:
+            codes = random.integers(0, 16, (n, k // 32, 32), np.uint8)
+            multiplier = random.integers(1, 18, (n, k // 32), np.uint8)
+            offset = random.integers(0, 256 - 15 * multiplier.astype(int)).astype(np.uint8)
+            integers = multiplier[..., None].astype(np.float32) * codes + offset[..., None] - 128
+            stored = {
+                "weight_codes": (codes[..., :16] | codes[..., 16:] << 4).reshape(n, k // 2),
+                "weight_groups": np.stack([multiplier, offset], axis=2).reshape(n, -1),
+            }
+        size = 128 if k % 128 == 0 else 64
+        turned = (integers.reshape(n, -1, size) * scale[:, None, None]) @ hadamard(size)
+        return stored | {"weight_scale": scale}, turned.reshape(n, k).astype(np.float32)
+
+    return write
+
+
 def _compressed(format: str) -> dict[str, Any]:
     return {"quant_method": "compressed-tensors", "format": format, "ignore": ["lm_head"]}
 
@@ -265,5 +297,7 @@ SCHEMES = {
     "ct_fp8": Scheme(_compressed("float-quantized"), fp8(scale="weight_scale")),
     "ct_nvfp4": Scheme(_compressed("nvfp4-pack-quantized"), nvfp4(packed=True)),
     "ct_mxfp4": Scheme(_compressed("mxfp4-pack-quantized"), mxfp4),
+    "rotated_4": Scheme({"quant_method": "headrace", "format": "rotated"}, rotated(bits=4)),
+    "rotated_8": Scheme({"quant_method": "headrace", "format": "rotated"}, rotated(bits=8)),
     "nvfp4": Scheme({"quant_method": "modelopt", "quant_algo": "NVFP4"}, nvfp4(packed=False)),
 }

@@ -73,7 +73,9 @@ def test_logits_equal_transformers(tmp_path: Path, name: str) -> None:
     assert taken == (8 if name.endswith("act_order") else 0)
 
 
-@pytest.mark.parametrize("name", ["gptq_act_order", "awq", "fp8_blocks", "ct_int8", "nvfp4", "ct_mxfp4"])
+@pytest.mark.parametrize(
+    "name", ["gptq_act_order", "awq", "fp8_blocks", "ct_int8", "nvfp4", "ct_mxfp4", "rotated_4"]
+)
 def test_a_model_is_served(tmp_path: Path, name: str) -> None:
     """With the sequence's neighbors changing no bit."""
     folder = tmp_path / name

@@ -15,7 +15,7 @@ from headrace.weights.gguf import families
 from headrace.weights.gguf.export import FILE_TYPES
 from headrace.weights.gguf.pre_tokenizers import PRE_TOKENIZERS
 from headrace.weights.hub.bundled import list_bundled
-from headrace.weights.quant_types import BY_NAME, READABLE, SCALED
+from headrace.weights.quant_types import BY_NAME, READABLE, ROTATED, SCALED
 from headrace.weights.quantized import checkpoint
 from headrace.weights.safetensors.export import TYPES
 from headrace.weights.safetensors.plain_names import WRAPPED
@@ -68,7 +68,9 @@ def page() -> str:
         table(["quant_method", "description"], _schemes()),
         "In memory their numbers are "
         + ", ".join(code(kind.name) for kind in SCALED)
-        + ", one scale for 16 or 32 weights.",
+        + ", one scale for 16 or 32 weights; those of Headrace's own folders are "
+        + ", ".join(code(name) for name in ROTATED)
+        + ", which are rotated.",
         "## Formats to write",
         "`headrace quantize` writes GGUF with "
         + ", ".join(map(code, FILE_TYPES))

@@ -132,6 +132,7 @@ def test_what_killed_runs_have_left_is_removed(tmp_path: Path, capsys: pytest.Ca
         (tmp_path / name).mkdir()
         (tmp_path / name / "old").touch()
     (tmp_path / f".small.{gone}.staged.gguf").touch()
+    (tmp_path / f"..small.{gone}.staged.{gone}.partial").mkdir()  # on its way to be staged
     others = [f".other.{gone}.staged", ".small.1.staged", ".small.x.staged"]
     for name in others:
         (tmp_path / name).mkdir()

@@ -95,7 +95,7 @@ def exported(folder: Path, out: Path, type: str, work: Path) -> Export:
 
 def test_a_folder_holds_what_was_rounded(tmp_path: Path) -> None:
     folder = convertible_model(tmp_path, "llama2")
-    export = exported(folder, tmp_path / "out", "int4", tmp_path / "work")
+    export = exported(folder, tmp_path / "out", "w4a16", tmp_path / "work")
     assert len(export.ready) == 6 * 2, "of two layers all but down_proj, whose 88 inputs are no groups of 32"
     with open_checkpoint(tmp_path / "out") as written:
         config = find_model(written.config)
@@ -111,7 +111,7 @@ def test_transformers_reads_the_folder(tmp_path: Path) -> None:
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     pytest.importorskip("compressed_tensors")
     folder = convertible_model(tmp_path, "llama2")
-    export = exported(folder, tmp_path / "out", "int4", tmp_path / "work")
+    export = exported(folder, tmp_path / "out", "w4a16", tmp_path / "work")
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32)
     ours = load_file(folder / "model.safetensors")
     plain = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
@@ -149,10 +149,10 @@ def test_a_run_that_was_killed_goes_on(tmp_path: Path, monkeypatch: pytest.Monke
     folder = convertible_model(tmp_path, "llama2")
     with open_checkpoint(folder) as checkpoint:
         export = Export(
-            checkpoint=checkpoint, path=folder, name="tiny", type="int4", threads=2, calibrated=True
+            checkpoint=checkpoint, path=folder, name="tiny", type="w4a16", threads=2, calibrated=True
         )
         order = CalibrationOrder(
-            windows=WINDOWS, grid_of=grid_for(export, is_gguf=False), type="int4", work=tmp_path / "work"
+            windows=WINDOWS, grid_of=grid_for(export, is_gguf=False), type="w4a16", work=tmp_path / "work"
         )
         whole = calibrate(checkpoint, replace(order, work=tmp_path / "other"), quiet)
         real, calls = module.gptq, list[str]()
@@ -191,10 +191,10 @@ def test_texts_that_say_little(tmp_path: Path, tokens: list[list[int]]) -> None:
     folder, windows = convertible_model(tmp_path, "llama2"), np.array(tokens, np.int32)
     with open_checkpoint(folder) as checkpoint:
         export = Export(
-            checkpoint=checkpoint, path=folder, name="tiny", type="int4", threads=2, calibrated=True
+            checkpoint=checkpoint, path=folder, name="tiny", type="w4a16", threads=2, calibrated=True
         )
         order = CalibrationOrder(
-            windows=windows, grid_of=grid_for(export, is_gguf=False), type="int4", work=tmp_path / "work"
+            windows=windows, grid_of=grid_for(export, is_gguf=False), type="w4a16", work=tmp_path / "work"
         )
         if windows.size < 2:
             with pytest.raises(UsageError, match="the calibration text has 1 tokens"):
@@ -209,6 +209,6 @@ def test_experts_are_named(tmp_path: Path) -> None:
         return Int4Groups() if "experts" in name else None
 
     with open_checkpoint(FOLDER / "mixtral") as checkpoint:
-        order = CalibrationOrder(windows=WINDOWS, grid_of=of_experts, type="int4", work=tmp_path / "work")
+        order = CalibrationOrder(windows=WINDOWS, grid_of=of_experts, type="w4a16", work=tmp_path / "work")
         found = calibrate(checkpoint, order, quiet)
     assert not found.ready and found.left

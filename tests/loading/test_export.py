@@ -164,7 +164,7 @@ def raw(file: SafetensorsFile, name: str) -> np.ndarray:
     return data
 
 
-@pytest.mark.parametrize(("type", "bits", "most"), [("int8", 8, 0.01), ("int4", 4, 0.12)])
+@pytest.mark.parametrize(("type", "bits", "most"), [("int8", 8, 0.01), ("w4a16", 4, 0.12)])
 def test_integers_as_compressed_tensors(tmp_path: Path, type: str, bits: int, most: float) -> None:
     """The golden's rows are as short as the smallest group, 32 inputs."""
     folder = convertible_model(tmp_path, "llama2")
@@ -182,10 +182,10 @@ def test_integers_as_compressed_tensors(tmp_path: Path, type: str, bits: int, mo
     assert config["format"] == "pack-quantized" and "lm_head" in config["ignore"]
 
 
-@pytest.mark.parametrize("type", ["f32", "bf16", "int8", "int4"])
+@pytest.mark.parametrize("type", ["f32", "bf16", "int8", "w4a16"])
 def test_transformers_reads_what_was_written(tmp_path: Path, type: str) -> None:
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-    if type.startswith("int"):
+    if type in ("int8", "w4a16"):
         pytest.importorskip("compressed_tensors")
     export(convertible_model(tmp_path, "llama2"), tmp_path / "tiny.gguf", "f32")
     export(tmp_path / "tiny.gguf", tmp_path / "out", type)
@@ -194,7 +194,7 @@ def test_transformers_reads_what_was_written(tmp_path: Path, type: str) -> None:
     with torch.no_grad():
         found = model(torch.from_numpy(truth["prompt"]).long()[None]).logits[0].numpy()
     loss = np.sqrt(np.square(found - truth["logits"]).mean() / np.square(truth["logits"]).mean())
-    assert loss <= {"f32": 1e-5, "bf16": 0.02, "int8": 0.05, "int4": 0.5}[type]
+    assert loss <= {"f32": 1e-5, "bf16": 0.02, "int8": 0.05, "w4a16": 0.5}[type]
     assert transformers.AutoTokenizer.from_pretrained(tmp_path / "out")("ab").input_ids[-2:] == [66, 67]
 
 

@@ -14,6 +14,7 @@ from headrace.weights import formats
 from headrace.weights.formats import activations
 from headrace.weights.formats.column_panels import Bytes, Floats
 from headrace.weights.formats.hadamard import rotate, rotated_k, rotation_block
+from headrace.weights.quant_types import BY_NAME, dequantize
 
 SHAPES = [(1, 1), (31, 2), (33, 31), (100, 172), (64, 64), (33, 896), (7, 130)]
 
@@ -72,6 +73,21 @@ def test_unpacked_weights(format: str, n: int, k: int) -> None:
     # f16 has 11 bits, bf16 8; int8 a 1/254 of the largest of a rotated row; int4 4.5 bits
     bound = {"f32": 0.0, "f16": 1e-3, "bf16": 5e-3, "int8": 0.02, "int4": 0.13}[format]
     assert np.sqrt(np.square(back - w).sum() / np.square(w).sum()) <= bound
+
+
+@pytest.mark.parametrize("format", ["int4", "int8"])
+@pytest.mark.parametrize(("n", "k"), [(32, 128), (70, 96), (7, 192), (64, 1216)])
+def test_rows_of_a_packed_weight(format: str, n: int, k: int) -> None:
+    """They are blocks of a type that means the same weights, and become the same packed weight."""
+    packed = formats.pack(format, weights(n, k))
+    rows = formats.to_rows(format, packed, n, k)
+    kind = BY_NAME[f"R{format[-1]}_{rotation_block(k)}"]
+    assert rows.shape == (n, kind.row_bytes(k))
+    unpacked = formats.unpack(format, packed, n, k)
+    assert np.array_equal(dequantize(kind, rows.reshape(-1)).reshape(n, k), unpacked)
+    again = formats.from_rows(format, rows, k)
+    assert np.array_equal(formats.unpack(format, again, n, k), unpacked)
+    assert n % 32 or np.array_equal(again, packed)
 
 
 @pytest.mark.parametrize("format", formats.FORMATS)

@@ -88,7 +88,7 @@ def staged(out: Path) -> Generator[Path]:
 def _remove_left(out: Path) -> None:
     """What runs for the same `out` have left that were killed. One with this process's id was: in containers
     each run has the same."""
-    name = re.compile(rf"\.{re.escape(out.stem)}\.(\d{{1,10}})\.staged([._].*|\.)?", re.DOTALL)
+    name = re.compile(rf"\.{{1,2}}{re.escape(out.stem)}\.(\d{{1,10}})\.staged([._].*|\.)?", re.DOTALL)
     for path in out.parent.iterdir():
         found = name.fullmatch(path.name)
         if found is not None and not path.is_symlink() and not _runs_beside(int(found[1])):

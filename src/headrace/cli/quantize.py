@@ -24,7 +24,7 @@ from headrace.compress.allocation import MatrixCandidate, choose, losses_of, mea
 from headrace.compress.calibrate import CalibrationOrder, observe_inputs
 from headrace.compress.calibrate import calibrate as calibrate_checkpoint
 from headrace.compress.gptq import Moments, weighted
-from headrace.compress.grids import grid_for
+from headrace.compress.grids import RotatedInt4, grid_for
 from headrace.compress.imatrix import read_imatrix, write_imatrix
 from headrace.config.settings import Settings
 from headrace.errors import QualityBelowBound, UsageError
@@ -45,13 +45,14 @@ from headrace.weights.tensor_output import ClassReport, Converter
 HELP = f"""Convert a model to another weight type. Writes a GGUF file if OUT ends in .gguf, else a folder.
 
 GGUF: {", ".join(gguf_export.FILE_TYPES)}. Rows that do not fit a type become q8_0 or f16, as the table at the
-end shows. Folder (safetensors): {", ".join(safetensors_export.TYPES)};
-integer types in the format of compressed-tensors. Tokenizer, chat template and config are copied.
+end shows. Folder (safetensors): {", ".join(safetensors_export.TYPES)}.
+int4 is Headrace's own, the int4 that loading makes, and only headrace reads it; other integers have the format of
+compressed-tensors. Tokenizer, chat template and config are copied.
 
 --method gptq rounds the matrices of layers on a text, so that what one weight loses the next ones make up
 for: a fraction of the loss of plain rounding, at the same size and speed. The text is --calibrate's, or what
-the model writes itself; choose one like the traffic that the model is for. It works for int4 folders (groups
-of 32), q4_0, q4_k and q5_k. A run that was killed goes on where it was.
+the model writes itself; choose one like the traffic that the model is for. It works for int4 and w4a16
+folders (w4a16 with groups of 32), q4_0, q4_k and q5_k. A run that was killed goes on where it was.
 
 What is written is measured against IN before it takes its place, and the figures go into its card and
 headrace.json. --max-kl refuses what is worse: exit code 1, and nothing is written.
@@ -187,6 +188,8 @@ def command(
         print()
         print_quality(report)
         note(f"wrote {out}")
+    if quantization.lower() == "int4":
+        note("only headrace reads this folder: --to w4a16 writes one for other programs")
     if is_gguf and _is_only_for_headrace(out):
         note("only headrace reads this file: llama.cpp has no name for how this model's tokenizer cuts texts")
 
@@ -263,7 +266,7 @@ def _weighted(export: Export, importance: dict[str, Floats]) -> Export:
             progress(done, len(names))
             stored, expert = gguf.stored_name(name)
             found, grid = importance.get(stored), grids(name)
-            if found is None or grid is None:
+            if found is None or grid is None or isinstance(grid, RotatedInt4):
                 missing.append(stored)
                 continue
             row = found if found.ndim == 1 else found[expert or 0]

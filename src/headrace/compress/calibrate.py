@@ -11,7 +11,8 @@ import numpy as np
 from msgspec import Struct
 
 from headrace.compress.gptq import Moments, gptq
-from headrace.compress.grids import Grid
+from headrace.compress.grids import Grid, RotatedInt4
+from headrace.compress.rotated import gptq_rotated
 from headrace.compress.walk import walk
 from headrace.errors import UsageError
 from headrace.loading.program_weights import ProgramWeights
@@ -34,7 +35,7 @@ class CalibrationOrder(Struct, frozen=True, kw_only=True):
     was killed goes on. `observe` is told of the second moments of each matrix' inputs."""
 
     windows: Ints
-    grid_of: Callable[[str], Grid | None]
+    grid_of: Callable[[str], Grid | RotatedInt4 | None]
     type: str
     work: Path
     observe: Callable[[str, Moments], None] | None = None
@@ -74,7 +75,11 @@ def calibrate(
             order.observe(name, moments)
         data, loss = kept.read(name)
         if data is None:
-            rounded = gptq(weights.float32(name), moments, grid, name=name)
+            weight = weights.float32(name)
+            if isinstance(grid, RotatedInt4):
+                rounded = gptq_rotated(weight, moments, name=name)
+            else:
+                rounded = gptq(weight, moments, grid, name=name)
             data, loss = rounded.data, rounded.loss
             kept.write(name, data, loss)
         found[name], losses[name] = data, loss

@@ -38,12 +38,7 @@ def gptq(weight: Floats, hessian: Moments, grid: Grid, *, name: str) -> Rounded:
     Inputs that were always 0 keep their plain rounding. CorruptFile where weights or inputs are no finite
     numbers.
     """
-    if not np.isfinite(weight).all():
-        raise CorruptFile(f"tensor {name} has weights that are no finite numbers: fetch the checkpoint again")
-    if not np.isfinite(hessian).all():
-        raise CorruptFile(
-            f"the inputs of {name} overflow on the calibration text: take another text, or --method rtn"
-        )
+    check_finite(weight, hessian, name=name)
     factor = inverse_factor(hessian)
     diagonal = np.diag(hessian)
     importance = np.maximum(diagonal / (diagonal.max() or 1.0), _LEAST_IMPORTANCE).astype(np.float32)
@@ -64,6 +59,16 @@ def gptq(weight: Floats, hessian: Moments, grid: Grid, *, name: str) -> Rounded:
         rest[:, end:] -= errors @ factor[start:end, end:]
         blocks.append((fitted, codes))
     return Rounded(grid.pack(blocks), values, product_loss(weight, values, hessian))
+
+
+def check_finite(weight: Floats, hessian: Moments, *, name: str) -> None:
+    """CorruptFile where weights or inputs are no finite numbers."""
+    if not np.isfinite(weight).all():
+        raise CorruptFile(f"tensor {name} has weights that are no finite numbers: fetch the checkpoint again")
+    if not np.isfinite(hessian).all():
+        raise CorruptFile(
+            f"the inputs of {name} overflow on the calibration text: take another text, or --method rtn"
+        )
 
 
 def weighted(weight: Floats, importance: Floats, grid: Grid, *, name: str) -> Rounded:

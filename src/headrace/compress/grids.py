@@ -14,6 +14,7 @@ from headrace.weights.quant_types import BY_NAME, dequantize
 from headrace.weights.quant_types.block_type import Bytes, Floats
 from headrace.weights.quantize import KBlocks, fit_k_blocks, fit_symmetric, half, q4_0_blocks, to_bf16
 from headrace.weights.safetensors.export import PackedRows
+from headrace.weights.safetensors.rotated_rows import RotatedRows
 from headrace.weights.tensor_output import Converter
 
 
@@ -58,6 +59,17 @@ class Grid(Protocol):
     def unpack(self, data: Bytes) -> Floats:
         """The numbers [n, k] that such bytes stand for."""
         ...
+
+
+class RotatedInt4(Struct, frozen=True):
+    """The rotated int4 of the loader, for rows of `k` inputs; `gptq_rotated` rounds to it, since its columns are
+    those of rotated weights. The bytes of a row are those of RotatedRows."""
+
+    k: int
+
+    def unpack(self, data: Bytes) -> Floats:
+        """The numbers that such bytes stand for."""
+        return RotatedRows("int4", self.k).decode(data)
 
 
 class Int4Groups(Struct, frozen=True):
@@ -154,14 +166,18 @@ def _k_blocks(stored: object) -> KBlocks:
 GGUF_GRIDS: Mapping[str, Grid] = {"Q4_0": Q4Zero(), "Q4_K": KGrid(15), "Q5_K": KGrid(31)}
 
 
-def grid_for(export: Export, *, is_gguf: bool) -> Callable[[str], Grid | None]:
+def grid_for(export: Export, *, is_gguf: bool) -> Callable[[str], Grid | RotatedInt4 | None]:
     """The grid of each matrix of a checkpoint that is exported; None where it is not rounded to few bits, or
     is turned on its way."""
     folder, gguf = export.folder(Converter(1)), export.gguf(Converter(1)) if is_gguf else None
 
-    def of(name: str) -> Grid | None:
+    def of(name: str) -> Grid | RotatedInt4 | None:
         if gguf is None:
-            return Int4Groups() if folder.is_quantized(name) else None
+            if not folder.is_quantized(name):
+                return None
+            return (
+                RotatedInt4(export.checkpoint.info(name).shape[1]) if export.type == "int4" else Int4Groups()
+            )
         if len(export.checkpoint.info(name).shape) != 2 or gguf.is_turned(name):
             return None
         return GGUF_GRIDS.get(gguf.type_of(name))

@@ -16,6 +16,7 @@ from headrace.chat.templates.chat_template import ChatTemplate
 from headrace.errors import UnsupportedModel
 from headrace.loading.model_card import license
 from headrace.loading.text_assets import load_text_assets
+from headrace.loading.weight_specs import TABLES, with_finer_tables
 from headrace.models.config_classes import complete
 from headrace.models.decoder_config import DecoderConfig
 from headrace.models.registry import Model, find_model
@@ -34,6 +35,7 @@ from headrace.weights.gliner_head import is_gliner
 from headrace.weights.head import read_head
 from headrace.weights.input_rules import COLBERT
 from headrace.weights.modules import read_dense, read_modules
+from headrace.weights.packing.packed_weights import WeightSpec
 from headrace.weights.pooling import Pooling, read_pooling
 from headrace.weights.quant_types.block_type import Bytes
 from headrace.weights.safetensors.export import SafetensorsExport
@@ -41,6 +43,7 @@ from headrace.weights.safetensors.writer import write_safetensors
 from headrace.weights.span_head import has_span_head
 from headrace.weights.tagger_head import TENSORS
 from headrace.weights.tensor_output import ClassReport, Converter, TensorOutput, report
+from headrace.weights.tensor_roles import class_of
 
 Progress = Callable[[int, int], None]
 _CARRIED = (".json", ".jinja", ".txt", ".md", ".model")
@@ -85,7 +88,18 @@ class Export(Struct, frozen=True, kw_only=True):
             converter=converter,
             calibrated=self.calibrated,
             ready=self.ready,
+            tables=self._tables(),
         )
+
+    def _tables(self) -> Mapping[str, str]:
+        """The format of each table among rotated int4 matrices, by the rule of loading."""
+        matrices = {
+            name: info.shape for name, info in self.checkpoint.tensors.items() if len(info.shape) == 2
+        }
+        wanted = tuple(WeightSpec(name, *shape, "int4") for name, shape in matrices.items())
+        if self.type != "int4" or any(min(shape) < 1 for shape in matrices.values()):
+            return {}
+        return {one.name: one.format for one in with_finer_tables(wanted) if class_of(one.name, 2) in TABLES}
 
     def to_gguf(self, out: Path, progress: Progress) -> list[ClassReport]:
         """Writes a temporary GGUF file next to `out`, then renames it; nothing is left where that fails."""

@@ -21,7 +21,7 @@ LOG = logging.getLogger("headrace.loading")
 # A router is a thousandth of its layer, and a choice that rounding has changed changes everything after it.
 COARSE = ("int8", "int4")
 MAX_TABLE_SHARE = 0.25
-_TABLES = ("token table", "output")
+TABLES = ("token table", "output")
 
 
 def weight_specs(
@@ -45,21 +45,21 @@ def weight_specs(
             format = format_of(choice, info.dtype)
             wanted.append(WeightSpec(name, n, k, "bf16" if name in routers and format in COARSE else format))
     _tell_widened(program, checkpoint, choice)
-    return _with_finer_tables(tuple(wanted)) if choice == "int4" else tuple(wanted)
+    return with_finer_tables(tuple(wanted)) if choice == "int4" else tuple(wanted)
 
 
 def in_int4(wanted: Sequence[WeightSpec]) -> tuple[WeightSpec, ...]:
     """What int8 matrices are where a model is loaded in int4."""
-    return _with_finer_tables(
+    return with_finer_tables(
         tuple(replace(one, format="int4") if one.format == "int8" else one for one in wanted)
     )
 
 
-def _with_finer_tables(wanted: tuple[WeightSpec, ...]) -> tuple[WeightSpec, ...]:
+def with_finer_tables(wanted: tuple[WeightSpec, ...]) -> tuple[WeightSpec, ...]:
     """Token table and output matrix in 8 bits, where that adds at most a quarter to all bytes: half of what
     int4 loses is theirs (decision 0086)."""
     finer = tuple(
-        replace(one, format="int8") if one.format == "int4" and class_of(one.name, 2) in _TABLES else one
+        replace(one, format="int8") if one.format == "int4" and class_of(one.name, 2) in TABLES else one
         for one in wanted
     )
     return finer if predicted_bytes(finer) <= (1 + MAX_TABLE_SHARE) * predicted_bytes(wanted) else wanted

@@ -20,7 +20,7 @@ _BLOCK_ENTRIES = 1 << 18  # converted at once by one thread: 1 MB of floats, and
 class TensorOutput(Struct, frozen=True):
     """One tensor of the file: its name there, the file's own name of its type, row-major shape, size, and its
     bytes from the first to the last, in blocks that are made as they are asked for. `sources`: the tensors of
-    the checkpoint that it is made of."""
+    the checkpoint that it is made of; `kind`: what those are called in a report, where not by the type."""
 
     name: str
     type: str
@@ -28,6 +28,7 @@ class TensorOutput(Struct, frozen=True):
     nbytes: int
     sources: tuple[str, ...]
     blocks: Callable[[], Iterator[Bytes]]
+    kind: str = ""
 
 
 class Loss(Struct):
@@ -150,7 +151,7 @@ def report(
     groups: dict[tuple[str, str], list[tuple[str, ...]]] = {}
     for sources, members in made.items():
         kind = class_of(sources[0], len(source.info(sources[0]).shape))
-        stored_as = members[0].type if len(members) == 1 else type.upper()
+        stored_as = members[0].kind or (members[0].type if len(members) == 1 else type.upper())
         groups.setdefault((kind, stored_as), []).append(sources)
     lines: list[ClassReport] = []
     for (kind, type_name), found in sorted(groups.items()):

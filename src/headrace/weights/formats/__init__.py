@@ -38,6 +38,18 @@ def pack(format: str, w: Floats) -> Bytes:
     return packed
 
 
+def to_rows(format: str, packed: Bytes, n: int, k: int) -> Bytes:
+    """A packed int4 or int8 weight as rows [n, bytes] of a rotated block type (quant_types/rotated.py)."""
+    rows: Bytes = _module(format).to_rows(packed, n, k)
+    return rows
+
+
+def from_rows(format: str, rows: Bytes, k: int) -> Bytes:
+    """The packed weight of such rows."""
+    packed: Bytes = _module(format).from_rows(rows, k)
+    return packed
+
+
 def unpack(format: str, packed: Bytes, n: int, k: int) -> Floats:
     """Weights as float32 [n, k], un-rotated: `x @ unpack(...).T` is the definition of the product."""
     if packed.nbytes != packed_nbytes(format, n, k):

@@ -10,8 +10,11 @@ from __future__ import annotations
 import numpy as np
 
 from headrace.weights.formats.column_panels import Floats, check_shape, round_up
+from headrace.weights.quant_types.rotated import (
+    GROUP as GROUP,
+)  # rotated inputs are padded to a multiple of it
+from headrace.weights.quant_types.rotated import rotate as rotate
 
-GROUP = 32  # rotated inputs are padded to a multiple of it
 MAX_BLOCK = 128
 MAX_INPUTS = 131072  # sums of 128 * 127 * k must fit int32
 
@@ -30,18 +33,6 @@ def rotation_block(k: int) -> int:
     """The largest power of two up to 128 that divides the padded number of inputs."""
     padded = rotated_k(k)
     return min(padded & -padded, MAX_BLOCK)
-
-
-def rotate(x: Floats, block: int) -> Floats:
-    """Rotate the last axis, a multiple of `block`, block by block. Its own inverse up to rounding."""
-    blocks = x.reshape(-1, block)
-    distance = 1
-    while distance < block:
-        pairs = blocks.reshape(-1, block // (2 * distance), 2, distance)
-        a, b = pairs[:, :, 0], pairs[:, :, 1]
-        blocks = np.stack([a + b, a - b], axis=2).reshape(-1, block)
-        distance *= 2
-    return (blocks * np.float32(block**-0.5)).reshape(x.shape)
 
 
 def rotate_weights(w: Floats, block: int) -> Floats:

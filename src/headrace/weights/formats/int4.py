@@ -118,6 +118,38 @@ def pack(w: Floats) -> Bytes:
     return join(scale, groups)
 
 
+def to_rows(packed: Bytes, n: int, k: int) -> Bytes:
+    """Rows [n, bytes] as the block type R4 has them, k being a multiple of 32."""
+    strips, groups = packed.reshape(strip_count(n), -1), rotated_k(k) // GROUP
+    scale = strips[:, :SCALE_BYTES].reshape(-1, 4)[:n]
+    parts = strips[:, SCALE_BYTES:].reshape(len(strips), groups, GROUP_BYTES)
+    meta = parts[:, :, :64].reshape(-1, groups, 2, STRIP).transpose(0, 3, 1, 2).reshape(-1, groups, 2)[:n]
+    lines = parts[:, :, 64:].reshape(-1, groups, 4, 2, 16, 4).transpose(0, 3, 4, 1, 2, 5)
+    codes = np.stack([lines & 15, lines >> 4], axis=5).reshape(-1, groups, GROUP)[:n]
+    nibbles = codes[:, :, : GROUP // 2] | codes[:, :, GROUP // 2 :] << np.uint8(4)
+    width = rotation_block(k) // GROUP  # groups of a block
+    of_blocks = np.concatenate([meta, nibbles], axis=2).reshape(n, groups // width, -1)
+    scales = np.broadcast_to(scale[:, None], (n, groups // width, 4))
+    return np.concatenate([scales, of_blocks], axis=2).reshape(n, -1)
+
+
+def from_rows(rows: Bytes, k: int) -> Bytes:
+    """Rows of the block type R4 packed: the reverse of `to_rows`."""
+    n, groups, width = len(rows), rotated_k(k) // GROUP, rotation_block(k) // GROUP
+    padded = np.zeros((strip_count(n) * STRIP, rows.shape[1]), np.uint8)
+    padded[:n] = rows
+    blocks = padded.reshape(len(padded), groups // width, -1)
+    scale, parts = blocks[:, 0, :4], blocks[:, :, 4:].reshape(-1, groups, 2 + GROUP // 2)
+    meta = parts[:, :, :2].reshape(-1, STRIP, groups, 2).transpose(0, 2, 3, 1)
+    nibbles = parts[:, :, 2:]
+    codes = np.concatenate([nibbles & np.uint8(15), nibbles >> np.uint8(4)], axis=2)
+    pairs = codes.reshape(-1, 2, 16, groups, 4, 2, 4)
+    lines = (pairs[:, :, :, :, :, 0] | pairs[:, :, :, :, :, 1] << np.uint8(4)).transpose(0, 3, 4, 1, 2, 5)
+    strips = len(padded) // STRIP
+    packed = np.concatenate([meta.reshape(strips, groups, -1), lines.reshape(strips, groups, -1)], axis=2)
+    return join(np.ascontiguousarray(scale).reshape(strips, -1), packed)
+
+
 def unpack_integers(packed: Bytes, n: int, k: int) -> tuple[Floats, Floats]:
     """Scales [strips, 32] and integers [strips, p, 32], as float32, of the rotated weights."""
     strips = packed.reshape(strip_count(n), -1)

@@ -53,6 +53,27 @@ def pack(w: Floats) -> Bytes:
     return join(scale, q.reshape(len(q), -1, 4, STRIP).swapaxes(2, 3))
 
 
+def to_rows(packed: Bytes, n: int, k: int) -> Bytes:
+    """Rows [n, bytes] as the block type R8 has them, k being a multiple of 32."""
+    strips, width = packed.reshape(strip_count(n), -1), rotation_block(k)
+    scale = strips[:, :SCALE_BYTES].reshape(-1, 1, 4)[:n]
+    raised = strips[:, SCALE_BYTES:].reshape(len(strips), -1, STRIP, 4).swapaxes(1, 2)
+    codes = (raised ^ np.uint8(128)).reshape(-1, rotated_k(k) // width, width)[:n]
+    scales = np.broadcast_to(scale, (*codes.shape[:2], 4))
+    return np.concatenate([scales, codes], axis=2).reshape(n, -1)
+
+
+def from_rows(rows: Bytes, k: int) -> Bytes:
+    """Rows of the block type R8 packed: the reverse of `to_rows`."""
+    n, width = len(rows), rotation_block(k)
+    padded = np.zeros((strip_count(n) * STRIP, rows.shape[1]), np.uint8)
+    padded[:n] = rows
+    blocks = padded.reshape(len(padded), rotated_k(k) // width, -1)
+    codes = np.ascontiguousarray(blocks[:, :, 4:]).reshape(-1, STRIP, rotated_k(k) // 4, 4) ^ np.uint8(128)
+    scale = np.ascontiguousarray(blocks[:, 0, :4]).reshape(len(codes), -1)
+    return join(scale, codes.swapaxes(1, 2))
+
+
 def unpack_integers(packed: Bytes, n: int, k: int) -> tuple[Floats, Floats]:
     """Scales [strips, 32] and integers [strips, p, 32], as float32, of the rotated weights."""
     strips = packed.reshape(strip_count(n), -1)

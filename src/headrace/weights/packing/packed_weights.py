@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from headrace import _native
 from headrace.errors import CorruptFile, ProgramError, UnsupportedModel, UsageError
 from headrace.weights.checkpoint_reader import TensorReader
-from headrace.weights.formats import FORMATS, GROUPED
+from headrace.weights.formats import FORMATS, GROUPED, from_rows
 from headrace.weights.formats.column_panels import STRIP, strip_count
 from headrace.weights.packing import packed_cache
 from headrace.weights.packing.packed_cache import CacheTroubles
-from headrace.weights.quant_types import BY_NAME, WITHOUT_KERNEL
+from headrace.weights.quant_types import BY_NAME, ROTATED, WITHOUT_KERNEL, dequantize
 
 # Part of every cache file's name and header. Raise it whenever a packed layout or a quantizer changes.
 LAYOUT_VERSION = 2  # 1 had no checksums
@@ -72,6 +72,8 @@ def format_of(choice: str, dtype: str) -> str:
         return dtype.lower()
     if choice in FORMATS:
         return choice
+    if choice == "keep" and dtype in ROTATED:
+        return ROTATED[dtype]
     if choice == "keep" and dtype in WITHOUT_KERNEL:
         return "int8"
     if choice == "keep":
@@ -234,6 +236,13 @@ def _pack_block(
     strips = block.start_row // STRIP, strip_count(block.start_row + block.rows)
     target = packed[place.offset : place.offset + place.nbytes]
     dtype = checkpoint.row_dtype(wanted.name)
+    if ROTATED.get(dtype) == wanted.format:  # they are what packing gives, in another order
+        of_strip = place.nbytes // strip_count(wanted.n)
+        rows = from_rows(wanted.format, source.reshape(block.rows, -1), wanted.k)
+        target[strips[0] * of_strip : strips[1] * of_strip] = rows
+        return
+    if dtype in ROTATED:
+        source, dtype = dequantize(BY_NAME[dtype], source).view(np.uint8), "F32"
     try:
         _native.pack(pool, wanted.format, source, dtype, wanted.n, wanted.k, *strips, target)
     except ValueError as error:

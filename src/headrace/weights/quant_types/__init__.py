@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from headrace.errors import UnsupportedModel
-from headrace.weights.quant_types import float_scales, floats, iq, iq4, k_quants, legacy, mxfp4
+from headrace.weights.quant_types import float_scales, floats, iq, iq4, k_quants, legacy, mxfp4, rotated
 from headrace.weights.quant_types.block_type import BlockType, Bytes, Floats
 
 # ggml types known by their size only, so that a file which holds one can be checked and the type be named.
@@ -23,10 +23,12 @@ _UNREADABLE = (
 # READABLE are types of ggml; the SCALED ones are made by readers of other checkpoints.
 READABLE = (*floats.TYPES, *legacy.TYPES, *k_quants.TYPES, *iq4.TYPES, *mxfp4.TYPES, *iq.TYPES)
 SCALED = float_scales.TYPES
+ROTATED = rotated.FORMATS
+"""The types of Headrace's own folders, with the format that takes their rows as they are."""
 WITHOUT_KERNEL = frozenset(kind.name for kind in iq.TYPES)
 """Types whose rows are widened before they are packed, and which run as int8."""
 BY_ID = {kind.id: kind for kind in (*READABLE, *_UNREADABLE)}
-BY_NAME = {kind.name: kind for kind in (*BY_ID.values(), *SCALED)}
+BY_NAME = {kind.name: kind for kind in (*BY_ID.values(), *SCALED, *rotated.TYPES)}
 
 
 def dequantize(kind: BlockType, raw: Bytes) -> Floats:

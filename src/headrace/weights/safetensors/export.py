@@ -1,6 +1,6 @@
 """A checkpoint's tensors as those of a safetensors folder: plain floats, or packed integers.
 
-Layout: https://github.com/vllm-project/compressed-tensors (`pack-quantized`: 32 / bits codes in an int32, the
+int4 is Headrace's own, which rotated_rows.py writes. Layout of the others: https://github.com/vllm-project/compressed-tensors (`pack-quantized`: 32 / bits codes in an int32, the
 first in its lowest bits, each plus half its range).
 """
 
@@ -14,41 +14,48 @@ from msgspec import Struct
 
 from headrace.errors import UnsupportedModel
 from headrace.weights.checkpoint_reader import CheckpointReader
+from headrace.weights.formats.hadamard import MAX_INPUTS
 from headrace.weights.quant_types import BY_NAME, dequantize
 from headrace.weights.quant_types.block_type import Bytes, Floats
 from headrace.weights.quantize import quantize, symmetric_bf16
 from headrace.weights.safetensors.reader import READABLE
+from headrace.weights.safetensors.rotated_rows import QUANTIZATION_CONFIG, RotatedRows
 from headrace.weights.tensor_output import Converter, TensorOutput, float_rows
 from headrace.weights.tensor_roles import class_of
 
 INTEGERS = ("int8", "int4", "w4a16", "w8a16", "w8a8")
-"""int4 is w4a16, int8 is w8a16; w8a8 also says that inputs are rounded to 8 bits, token by token."""
+"""int4 is what loading makes of `--quantization int4`; int8 is w8a16; w8a8 also says that inputs are rounded to
+8 bits, token by token."""
 TYPES = ("f32", "f16", "bf16", *INTEGERS)
 _ROUNDED_INPUTS = {"num_bits": 8, "type": "int", "symmetric": True, "dynamic": True, "strategy": "token"}
 _QUANTIZED = ("attention", "mlp", "experts")
 
 
 class SafetensorsExport(Struct, frozen=True, kw_only=True):
-    """How a checkpoint becomes a folder. With int8 a row has one scale, with int4 a group of 128 inputs (32
+    """How a checkpoint becomes a folder. With int8 a row has one scale, with w4a16 a group of 128 inputs (32
     where some row is no multiple of 128, or the matrices are `calibrated`); all that is no projection of a
-    block stays bf16. `ready` are the rows of calibrated matrices by name, as codes and scales."""
+    block stays bf16, but with int4 `tables` have formats by their names. `ready` are the rows of calibrated
+    matrices by name, as codes and scales."""
 
     source: CheckpointReader
     type: str
     converter: Converter
     calibrated: bool = False
     ready: Mapping[str, Bytes] = {}
+    tables: Mapping[str, str] = {}
 
     def outputs(self) -> list[TensorOutput]:
         """Every tensor, in the checkpoint's order."""
         if self.is_integer and self.source.config["model_type"] == "gpt2":
             raise UnsupportedModel(
-                "gpt2 has no Linear layers, which is what compressed-tensors packs: use bf16, or write GGUF"
+                "gpt2 has no Linear layers, whose matrices are what is packed: use bf16, or write GGUF"
             )
         plain = self.type.upper() if self.type.upper() in READABLE else "BF16"
         found: list[TensorOutput] = []
         for name in self.source.tensors:
-            if self.is_quantized(name):
+            if self.is_rotated(name):
+                found += self._rotated(name)
+            elif self.is_quantized(name):
                 found += self._quantized(name)
             else:
                 found.append(self._plain(name, plain))
@@ -58,6 +65,8 @@ class SafetensorsExport(Struct, frozen=True, kw_only=True):
         """What config.json says of integers; None for floats."""
         if not self.is_integer:
             return None
+        if self.type == "int4":
+            return QUANTIZATION_CONFIG
         matrices = [name for name, info in self.source.tensors.items() if len(info.shape) == 2]
         weights: dict[str, object] = {
             "num_bits": self._bits,
@@ -85,7 +94,7 @@ class SafetensorsExport(Struct, frozen=True, kw_only=True):
 
     @property
     def _bits(self) -> int:
-        return 4 if self.type in ("int4", "w4a16") else 8
+        return 4 if self.type == "w4a16" else 8
 
     @property
     def is_integer(self) -> bool:
@@ -101,12 +110,33 @@ class SafetensorsExport(Struct, frozen=True, kw_only=True):
         info = self.source.tensors[name]
         return len(info.shape) == 2 and class_of(name, 2) in _QUANTIZED and name.endswith(".weight")
 
+    def is_rotated(self, name: str) -> bool:
+        """Whether a tensor becomes integers of our own."""
+        if self.type != "int4" or not (self._is_projection(name) or name in self.tables):
+            return False
+        k = self.source.tensors[name].shape[1]
+        return name.endswith(".weight") and k % 32 == 0 and k <= MAX_INPUTS
+
     def is_quantized(self, name: str) -> bool:
-        """Whether a tensor becomes integers."""
+        """Whether a projection becomes integers."""
+        if self.type == "int4":
+            return name not in self.tables and self.is_rotated(name)
         if not self.is_integer or not self._is_projection(name):
             return False
         k = self.source.tensors[name].shape[1]
         return k % (32 if self._bits == 8 else self._group) == 0  # as our own reader takes them
+
+    def _rotated(self, name: str) -> list[TensorOutput]:
+        n, k = self.source.info(name).shape
+        packed = RotatedRows(self.tables.get(name, "int4"), k)
+
+        def converted() -> Iterator[Bytes]:
+            rows = float_rows(self.source, name)
+            if name in self.ready:
+                return self.converter.given(name, rows, self.ready[name], packed.decode)
+            return self.converter.convert(name, rows, packed.encode, packed.decode)
+
+        return packed.outputs(name, n, converted)
 
     def _plain(self, name: str, kind: str) -> TensorOutput:
         shape = self.source.info(name).shape
