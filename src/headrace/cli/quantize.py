@@ -45,8 +45,8 @@ from headrace.weights.tensor_output import ClassReport, Converter
 HELP = f"""Convert a model to another weight type. Writes a GGUF file if OUT ends in .gguf, else a folder.
 
 GGUF: {", ".join(gguf_export.FILE_TYPES)}. Rows that do not fit a type become q8_0 or f16, as the table at the
-end shows. Folder (safetensors): {", ".join(safetensors_export.TYPES)}.
-int4 is Headrace's own, the int4 that loading makes, and only headrace reads it; other integers have the format of
+end shows. Folder: {", ".join(safetensors_export.TYPES)}.
+int4 is Headrace's own, what loading makes, and only headrace reads it; other integers have the format of
 compressed-tensors. Tokenizer, chat template and config are copied.
 
 --method gptq rounds the matrices of layers on a text, so that what one weight loses the next ones make up

@@ -62,8 +62,8 @@ class Grid(Protocol):
 
 
 class RotatedInt4(Struct, frozen=True):
-    """The rotated int4 of the loader, for rows of `k` inputs; `gptq_rotated` rounds to it, since its columns are
-    those of rotated weights. The bytes of a row are those of RotatedRows."""
+    """The rotated int4 of the loader, for rows of `k` inputs; `gptq_rotated` rounds to it, since its
+    columns are those of rotated weights. The bytes of a row are those of RotatedRows."""
 
     k: int
 

@@ -1,8 +1,8 @@
-"""GPTQ into the rotated int4 of the loader: weights and second moments are rotated, then rounded column by column.
+"""GPTQ into the rotated int4 of the loader: weights and second moments are rotated, then gptq rounds them.
 
-A number of a row is scale * (multiplier * code + offset). The scale is fixed by the row's largest number before the
-first column; multiplier and offset of 32 columns are searched when their turn comes, on what is left of them; at
-last the scale is the one for which the row's products err least.
+A number of a row is scale * (multiplier * code + offset). The scale is fixed by the row's largest number
+before the first column; multiplier and offset of 32 columns are searched when their turn comes, on what is
+left of them; at last the scale is the one for which the row's products err least.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def gptq_rotated(weight: Floats, hessian: Moments, *, name: str) -> Rounded:
     k = weight.shape[1]
     block = rotation_block(k)
     rotated = rotate(weight.astype(np.float32), block)
-    moments = rotate(np.ascontiguousarray(rotate(hessian, block).T), block)
+    moments = _rotated_moments(hessian, block)
     largest = np.abs(rotated).max(axis=1, keepdims=True)
     scale = np.where(largest < _TINY, np.float32(0), largest / np.float32(_HIGHEST))
     rounded = gptq(rotated, moments, _IntegerGrid(scale, k), name=name)
@@ -40,6 +40,14 @@ def gptq_rotated(weight: Floats, hessian: Moments, *, name: str) -> Rounded:
     data = _with_scale(rounded.data, _best_scale(rotated, np.rint(integers), moments, scale), block)
     values = RotatedRows("int4", k).decode(data)
     return Rounded(data, values, product_loss(weight, values, hessian))
+
+
+def _rotated_moments(hessian: Moments, block: int) -> Moments:
+    """Those of rotated inputs, in float64."""
+    matrix = rotate(np.eye(block, dtype=np.float32), block).astype(np.float64)
+    blocks = hessian.reshape(-1, block) @ matrix
+    turned = np.ascontiguousarray(blocks.reshape(hessian.shape).T).reshape(-1, block) @ matrix
+    return turned.reshape(hessian.shape)
 
 
 class _IntegerGrid(Struct, frozen=True, eq=False):
@@ -51,7 +59,7 @@ class _IntegerGrid(Struct, frozen=True, eq=False):
 
     def fit(self, columns: Floats, importance: Floats) -> Fitted:
         """The multiplier and the offset of least squared error of some."""
-        steps = columns / np.where(self.scale == 0, np.float32(1), self.scale)
+        steps: Floats = columns / np.where(self.scale == 0, np.float32(1), self.scale)
         multiplier, offset = _search(steps, importance / importance.max())
         scale = np.repeat(self.scale * multiplier, GROUP, axis=1)
         return Fitted(
@@ -107,7 +115,7 @@ def _better(
 
 
 def _best_scale(rotated: Floats, integers: Floats, moments: Moments, scale: Floats) -> Floats:
-    """The scales [n, 1] of least squared error of the products; as they are where no product says anything."""
+    """The scales [n, 1] of least squared error of the products; as they are where products say nothing."""
     products = integers.astype(np.float64) @ moments
     above = (products * rotated).sum(axis=1, keepdims=True)
     below = (products * integers).sum(axis=1, keepdims=True)

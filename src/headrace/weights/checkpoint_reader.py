@@ -35,7 +35,7 @@ class TensorReader(Protocol):
         ...
 
     def row_dtype(self, name: str) -> str:
-        """Type of what `read_rows` gives, READABLE, SCALED or ROTATED in weights/quant_types: F32, Q4_K, U4_G32.
+        """Type of what `read_rows` gives, READABLE, SCALED or ROTATED in weights/quant_types: F32, Q4_K.
         UnsupportedModel as for float32."""
         ...
 

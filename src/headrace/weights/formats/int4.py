@@ -125,7 +125,8 @@ def to_rows(packed: Bytes, n: int, k: int) -> Bytes:
     parts = strips[:, SCALE_BYTES:].reshape(len(strips), groups, GROUP_BYTES)
     meta = parts[:, :, :64].reshape(-1, groups, 2, STRIP).transpose(0, 3, 1, 2).reshape(-1, groups, 2)[:n]
     lines = parts[:, :, 64:].reshape(-1, groups, 4, 2, 16, 4).transpose(0, 3, 4, 1, 2, 5)
-    codes = np.stack([lines & 15, lines >> 4], axis=5).reshape(-1, groups, GROUP)[:n]
+    halves: list[Bytes] = [lines & np.uint8(15), lines >> np.uint8(4)]
+    codes = np.stack(halves, axis=5).reshape(-1, groups, GROUP)[:n]
     nibbles = codes[:, :, : GROUP // 2] | codes[:, :, GROUP // 2 :] << np.uint8(4)
     width = rotation_block(k) // GROUP  # groups of a block
     of_blocks = np.concatenate([meta, nibbles], axis=2).reshape(n, groups // width, -1)

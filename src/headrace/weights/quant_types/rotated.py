@@ -1,7 +1,7 @@
 """R4 and R8: rows of the int4 and int8 formats as they are before they are packed, rotated block by block.
 
-A block is as wide as the rotation is: 128 weights, or 64 or 32 where the rows are no multiple of 128. The reader
-of Headrace's own folders makes them. Fields, in this order:
+A block is as wide as the rotation is: 128 weights, or 64 or 32 where the rows are no multiple of 128. The
+reader of Headrace's own folders makes them. Fields, in this order:
 
 - R4_*: float32 scale; for every 32 weights uint8 multiplier, uint8 offset, 16 bytes of nibbles that hold the
   first half of the weights low, the second half high; scale * (multiplier * code + offset - 128).
@@ -38,7 +38,7 @@ def _r4(blocks: Bytes) -> Floats:
     scale, groups = fields(blocks, SCALE_BYTES, blocks.shape[1] - SCALE_BYTES)
     multiplier, offset, nibbles = fields(groups.reshape(-1, GROUP_BYTES), 1, 1, GROUP // 2)
     codes = np.concatenate([nibbles & np.uint8(15), nibbles >> np.uint8(4)], axis=1).astype(np.float32)
-    integers = multiplier * codes + (offset.astype(np.float32) - np.float32(128))
+    integers: Floats = multiplier.astype(np.float32) * codes + (offset.astype(np.float32) - np.float32(128))
     values: Floats = scale.view("<f4") * integers.reshape(len(blocks), -1)
     return rotate(values, values.shape[1])
 

@@ -1,9 +1,9 @@
 """Headrace's own folders: what int4 and int8 are on loading, kept in a file.
 
 `quantization_config` is {"quant_method": "headrace", "format": "rotated"}. A layer has `weight_codes`, U8
-[n, k / 2] or I8 [n, k], and `weight_scale`, F32 [n]; with U8 also `weight_groups`, U8 [n, k / 16], a multiplier and
-an offset for every 32 inputs. quant_types/rotated.py says what they stand for; in a row, the nibbles of 32 inputs
-take 16 bytes.
+[n, k / 2] or I8 [n, k], and `weight_scale`, F32 [n]; with U8 also `weight_groups`, U8 [n, k / 16], a
+multiplier and an offset for every 32 inputs. quant_types/rotated.py says what they stand for; in a row, the
+nibbles of 32 inputs take 16 bytes.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def find(stored: RawTensorReader, config: Config) -> dict[str, QuantizedTensor]:
     format = find_field(config, "format")
     if format != FORMAT:
         raise UnsupportedModel(
-            f"config.json has the format {str(format)[:60]!r} of quant_method {METHOD!r}, {FORMAT!r} is supported:"
-            " a newer Headrace has written it"
+            f"config.json has the format {str(format)[:60]!r} of quant_method {METHOD!r}, {FORMAT!r} is"
+            " supported: a newer Headrace has written it"
         )
     return {f"{layer}.weight": Rotated(stored, layer) for layer in stored.with_suffix(f".{CODES}")}
 
@@ -78,8 +78,8 @@ class Rotated(QuantizedTensor):
         wide = groups.astype(np.int32)
         if (wide[..., 0] > _MOST_MULTIPLIER).any() or (15 * wide[..., 0] + wide[..., 1] > _MOST).any():
             raise CorruptFile(
-                f"tensor '{self._layer}.{GROUPS}' has multipliers and offsets that no int4 weight has: fetch the"
-                " file again"
+                f"tensor '{self._layer}.{GROUPS}' has multipliers and offsets that no int4 weight has:"
+                " fetch the file again"
             )
         return groups
 

@@ -1,6 +1,7 @@
 """A checkpoint's tensors as those of a safetensors folder: plain floats, or packed integers.
 
-int4 is Headrace's own, which rotated_rows.py writes. Layout of the others: https://github.com/vllm-project/compressed-tensors (`pack-quantized`: 32 / bits codes in an int32, the
+int4 is Headrace's own, which rotated_rows.py writes. Layout of the others:
+https://github.com/vllm-project/compressed-tensors (`pack-quantized`: 32 / bits codes in an int32, the
 first in its lowest bits, each plus half its range).
 """
 
@@ -24,8 +25,8 @@ from headrace.weights.tensor_output import Converter, TensorOutput, float_rows
 from headrace.weights.tensor_roles import class_of
 
 INTEGERS = ("int8", "int4", "w4a16", "w8a16", "w8a8")
-"""int4 is what loading makes of `--quantization int4`; int8 is w8a16; w8a8 also says that inputs are rounded to
-8 bits, token by token."""
+"""int4 is what loading makes of `--quantization int4`; int8 is w8a16; w8a8 also says that inputs are rounded
+to 8 bits, token by token."""
 TYPES = ("f32", "f16", "bf16", *INTEGERS)
 _ROUNDED_INPUTS = {"num_bits": 8, "type": "int", "symmetric": True, "dynamic": True, "strategy": "token"}
 _QUANTIZED = ("attention", "mlp", "experts")
