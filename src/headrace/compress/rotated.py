@@ -59,7 +59,8 @@ class _IntegerGrid(Struct, frozen=True, eq=False):
 
     def fit(self, columns: Floats, importance: Floats) -> Fitted:
         """The multiplier and the offset of least squared error of some."""
-        steps: Floats = columns / np.where(self.scale == 0, np.float32(1), self.scale)
+        safe: Floats = np.where(self.scale == 0, np.float32(1), self.scale)
+        steps: Floats = np.divide(columns, safe, dtype=np.float32)
         multiplier, offset = _search(steps, importance / importance.max())
         scale = np.repeat(self.scale * multiplier, GROUP, axis=1)
         return Fitted(

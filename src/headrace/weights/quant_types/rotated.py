@@ -38,7 +38,8 @@ def _r4(blocks: Bytes) -> Floats:
     scale, groups = fields(blocks, SCALE_BYTES, blocks.shape[1] - SCALE_BYTES)
     multiplier, offset, nibbles = fields(groups.reshape(-1, GROUP_BYTES), 1, 1, GROUP // 2)
     codes = np.concatenate([nibbles & np.uint8(15), nibbles >> np.uint8(4)], axis=1).astype(np.float32)
-    integers: Floats = multiplier.astype(np.float32) * codes + (offset.astype(np.float32) - np.float32(128))
+    integers = multiplier.astype(np.float32) * codes
+    integers += offset.astype(np.float32) - np.float32(128)
     values: Floats = scale.view("<f4") * integers.reshape(len(blocks), -1)
     return rotate(values, values.shape[1])
 
