@@ -7,6 +7,7 @@ import os
 import pty
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Generator
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from headrace.api.requests import journaled
+from headrace.economy.machine import MachineRecorder
 from headrace.journal.frames import tag_of
 from headrace.journal.log import Log
 from headrace.journal.reader import RecordKind
@@ -182,3 +184,29 @@ def test_what_has_ended_a_moment_ago_is_found(tmp_path: Path) -> None:
             assert name in [one["id"] for one in http.get("/v1/requests").json()["data"]]
         assert http.delete("/v1/requests/once-5").status_code == 200
         assert http.get("/v1/requests/once-5/stream").status_code == 404
+
+
+def test_the_end_comes_after_the_line_of_the_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that is killed between them makes the request again, and books it then."""
+    from api.fake import FakeModel
+    from api.in_process import running_server
+
+    may_write, write = threading.Event(), MachineRecorder._write
+
+    def held(self: MachineRecorder, *what: Any) -> None:
+        may_write.wait(60)
+        write(self, *what)
+
+    monkeypatch.setattr(MachineRecorder, "_write", held)
+    folder = {"folder": str(tmp_path / "journal")}
+    with running_server(FakeModel(), journal=folder, node_usd_per_hour=1.0) as server:
+        http = server.http()
+        assert http.post(CHAT, json=SHORT, headers={"x-request-id": "one"}).status_code == 200
+        journal = server.server._service.journal
+        assert journal is not None
+        log = journal.journal.log
+        assert len(log.unfinished()) == 1 and not log.ended()
+        assert http.get("/v1/requests/one/stream").status_code == 200
+        threading.Timer(0.2, may_write.set).start()
+        assert http.delete("/v1/requests/one").status_code == 200  # it waits for that
+        assert not log.unfinished()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -104,8 +104,10 @@ class MachineRecorder:
         self._meter.begin(share)
         return share
 
-    def end(self, share: MachineShare, call: CallContext, usages: Sequence[Usage], number: int) -> None:
-        """A request, or part `number` of it, has ended."""
+    def end(
+        self, share: MachineShare, call: CallContext, usages: Sequence[Usage], number: int
+    ) -> Future[None]:
+        """A request, or part `number` of it, has ended. Done when that is written."""
         self._meter.end(share)
         now_s = self._clock()
         cached = sum(usage.cached_tokens for usage in usages)
@@ -134,9 +136,10 @@ class MachineRecorder:
         lines += [BillLine(name, count, 0) for name, count in counts.items() if count]
         is_resumed = call.journal is not None and call.journal.is_resumed
         may_be_there = is_resumed or call.work_id != call.booking_id
-        self._thread.submit(self._write, entry, lines, may_be_there)
+        written = self._thread.submit(self._write, entry, lines, may_be_there)
         if now_s - self._idle_from_s > IDLE_EVERY_S:
             self._book_idle()
+        return written
 
     def close(self) -> None:
         """Book the idle time and what is not written yet."""
@@ -196,8 +199,16 @@ class MachineHandler:
             share = self._recorder.begin()
 
         def ended() -> None:
-            if share is not None:
-                one, number = share, before + 1
-                call.when_ended(lambda: self._recorder.end(one, call, call.usages[before:], number))
+            if share is None:
+                return
+            one, number, journal = share, before + 1, call.journal
+            release = None if journal is None else journal.hold()
+
+            def record() -> None:
+                written = self._recorder.end(one, call, call.usages[before:], number)
+                if journal is not None and release is not None:
+                    journal.release_after(written, release)
+
+            call.when_ended(record)
 
         return Unchanged(self._inner.handle(request, call), started=started, ended=ended)

@@ -8,7 +8,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Literal
 
 from headrace.engine.request import EngineEvent, EngineRequest
@@ -73,6 +73,7 @@ class CallJournal:
         self._seen = Counter[bytes]()
         self._times_s, self._asked = [] if known is None else known.times_s, 0
         self._holders = 1
+        self._bookings = set[asyncio.Future[None]]()
         self._ending: Callable[[], EndedReply | None] | None = None
         times = Counter[bytes]()
         if known is not None and known.has_gap:
@@ -124,6 +125,25 @@ class CallJournal:
         """The request goes on after its HTTP call has ended, until what this returns is called."""
         self._holders += 1
         return self._release
+
+    def release_after(self, written: Future[None], release: Action) -> None:
+        """Release what holds the request as soon as its line of the ledger is written, or has failed: its end
+        comes after it in the journal, so that a server that is killed between them writes the line later."""
+        waiting = asyncio.wrap_future(written)
+        self._bookings.add(waiting)
+        self.journal.bookings.add(waiting)
+
+        def booked(_: asyncio.Future[None]) -> None:
+            self._bookings.discard(waiting)
+            self.journal.bookings.discard(waiting)
+            release()
+
+        waiting.add_done_callback(booked)
+
+    async def booked(self) -> None:
+        """Wait until what the ledger was given of it is written."""
+        if self._bookings:
+            await asyncio.wait(self._bookings)
 
     def end(self, ending: Callable[[], EndedReply | None]) -> None:
         """The HTTP call has ended; `ending` says how once all has. None: it is to go on at the next start."""
@@ -182,6 +202,8 @@ class Journal:
         self._caring: asyncio.Future[None] | None = None
         self._next_care: asyncio.Future[None] | None = None
         self._care_turn = asyncio.Lock()
+        self.bookings = set[asyncio.Future[None]]()
+        """Lines of the ledger that are being written; the requests have ended after them."""
 
     def open(self, opened: OpenedRequest) -> CallJournal:
         """A new request. Raises JournalUnwritable where the disk is full and requests are refused then."""
@@ -284,6 +306,8 @@ class Journal:
 
     async def close(self) -> None:
         """Write what waits, and let the folder go."""
+        if self.bookings:
+            await asyncio.wait(self.bookings)
         self.flush()
         self.is_closed = True
         if self._caring is not None:

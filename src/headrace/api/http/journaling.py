@@ -14,7 +14,7 @@ from headrace.api.http.call_context import HttpCall
 from headrace.api.http.held_reply import HeldBytes, HeldReply
 from headrace.api.http.idempotency import HEADER as IDEMPOTENCY_KEY
 from headrace.config.journal_settings import JournalSettings
-from headrace.errors import EngineStopped
+from headrace.errors import EngineStopped, HeadraceError
 from headrace.inference.accounts import Account
 from headrace.inference.admission import AdmissionGate
 from headrace.inference.store_threads import StoreThreads
@@ -51,6 +51,8 @@ class JournaledCall:
         self.call, self.owner, self.reply = call, owner, HeldReply(whole.held)
         self.journal: CallJournal | None = None
         self.answered: HttpCall = call
+        self.error: HeadraceError | None = None
+        """What the HTTP call has failed with, which the call itself lets go of."""
         self._whole, self._scope = whole, scope
         self._body = bytearray()
         self._is_open = False
@@ -87,6 +89,7 @@ class JournaledCall:
     def end(self) -> None:
         """The HTTP call is over."""
         self.reply.end()
+        self.error = self.answered.error or self.error
         if self.journal is not None:
             self.journal.end(lambda: self._whole.ending(self))
         else:
@@ -160,6 +163,14 @@ class ServerJournal:
             found = next((one for (_, known), one in self.running.items() if known == name), None)
         return found
 
+    async def runs(self, request_id: str, owner: str, *, is_admin: bool) -> bool:
+        """Whether such a request has not ended; one of which only the ledger's line is missing has."""
+        found = self.find(request_id, owner, is_admin=is_admin)
+        if found is not None and found.journal is not None:
+            await found.journal.booked()
+            found = self.find(request_id, owner, is_admin=is_admin)
+        return found is not None
+
     async def kept(self, request_id: str, owner: str | None) -> EndedReply | None:
         """The reply to the latest request of that id and owner (None: of anybody)."""
 
@@ -203,14 +214,14 @@ class ServerJournal:
         """How a request has ended; None where only the server has, and the request is to go on."""
         self.forget_running(journaled)
         call, reply, journal = journaled.answered, journaled.reply, journaled.journal
-        is_cut = not reply.is_whole or isinstance(call.error, EngineStopped)
+        failure = call.error or journaled.error
+        is_cut = not reply.is_whole or isinstance(failure, EngineStopped)
         if self._gate.draining and (is_cut or (journal is not None and journal.is_interrupted)):
             return None
-        error = None if call.error is None else call.error.code or call.error.kind
         usages = call.usages
         return EndedReply(
             status=reply.status if reply.is_whole else CLIENT_GONE,
-            error=error,
+            error=None if failure is None else failure.code or failure.kind,
             headers=reply.headers,
             parts=None if reply.is_cut else tuple(reply.parts),
             is_stream=reply.is_stream,

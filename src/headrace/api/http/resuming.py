@@ -163,6 +163,7 @@ class Resumption:
             except Exception:
                 LOG.exception("request %s does not go on", opened.request_id)
         if not waits:
+            journaled.error = call.error
             service.ended(call)
         return waits
 

@@ -132,7 +132,7 @@ async def delete_request(http: HttpRequest, request_id: str) -> Response:
     owner = await service.run_in_thread(account.owner)
     whose = None if account.may("admin") else owner
     journal = service.journal
-    if journal is not None and journal.find(request_id, owner, is_admin=whose is None) is not None:
+    if journal is not None and await journal.runs(request_id, owner, is_admin=whose is None):
         raise StillRunning(f"request {request_id[:80]!r} has not ended: stop it, or wait until it has")
     nonces = [] if journal is None else await journal.delete(request_id, whose)
     shared = {shared_id(request_id), *nonces}
