@@ -2,6 +2,7 @@ import type { JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { plural, rate, whole } from "../lib/format";
 import { ApiError, getKey, messageOf, retried } from "../lib/http";
+import { Card, Table, Tiles } from "../lib/tables";
 import { Button, Notice } from "../lib/ui";
 import { act, dollars, readStatus, readTasks, type Status, type Task, words } from "./loop";
 import { TaskCard } from "./TaskCard";
@@ -70,7 +71,7 @@ export function Adapt(): JSX.Element {
       {status && (
         <>
           <Alerts status={status} tasks={tasks} />
-          <Tiles status={status} />
+          <Totals status={status} />
           <Tasks tasks={tasks} status={status} opened={opened} onOpen={open} />
           {chosen && <TaskCard key={chosen.id} task={chosen} training={status.trainings.find((one) => one.task === chosen.id)?.stage ?? ""} turn={status} onChange={again} />}
         </>
@@ -91,10 +92,7 @@ function Off({ said }: { said: string }): JSX.Element {
 function Alerts({ status, tasks }: { status: Status; tasks: Task[] }): JSX.Element | null {
   if (!status.alerts.length) return null;
   return (
-    <section class="card" aria-labelledby="alerts-title">
-      <div class="card-head">
-        <h2 id="alerts-title">Alerts</h2>
-      </div>
+    <Card title="Alerts">
       <ul class="alerts">
         {status.alerts.slice(0, ALERTS).map((one) => (
           <li key={one.id}>
@@ -103,11 +101,11 @@ function Alerts({ status, tasks }: { status: Status; tasks: Task[] }): JSX.Eleme
           </li>
         ))}
       </ul>
-    </section>
+    </Card>
   );
 }
 
-function Tiles({ status }: { status: Status }): JSX.Element {
+function Totals({ status }: { status: Status }): JSX.Element {
   const saved = status.students.filter((one) => one.state === "promoted").reduce((sum, one) => sum + one.saves_usd_per_month, 0);
   const ready = status.students.filter((one) => one.state === "ready");
   const could = ready.reduce((sum, one) => sum + one.saves_usd_per_month, 0);
@@ -120,19 +118,7 @@ function Tiles({ status }: { status: Status }): JSX.Element {
     ["Saving", dollars(saved), "a month, by promoted students at present traffic"],
     ["Not kept", whole(lost.reduce((sum, [, count]) => sum + count, 0)), lost.map(([why, count]) => `${whole(count)} ${why}`).join(", ") || "nothing was left out"],
   ];
-  return (
-    <dl class="tiles" aria-label="Figures">
-      {tiles.map(([label, value, note]) => (
-        <div class="card tile" key={label}>
-          <dt>{label}</dt>
-          <dd>
-            <span class="figure">{value}</span>
-            <span class="hint">{note}</span>
-          </dd>
-        </div>
-      ))}
-    </dl>
-  );
+  return <Tiles tiles={tiles} />;
 }
 
 interface TasksProps {
@@ -146,53 +132,27 @@ function Tasks({ tasks, status, opened, onOpen }: TasksProps): JSX.Element {
   if (!tasks.length) return <p class="hint">No request was collected yet.</p>;
   const prospect = (task: string): Status["students"][number] | undefined => status.students.find((one) => one.task === task);
   return (
-    <section class="card" aria-labelledby="tasks-title">
-      <div class="card-head">
-        <h2 id="tasks-title">Tasks</h2>
-        <span class="hint">those that cost most first</span>
-      </div>
-      <div class="table-box" tabIndex={0} role="region" aria-label="Table of tasks">
-        <table>
-          <thead>
-            <tr>
-              <th scope="col">Task</th>
-              <th scope="col" class="num">
-                Examples
+    <Card title="Tasks" note={<span class="hint">those that cost most first</span>}>
+      <Table label="Table of tasks" heads={["Task", ["Examples", "num"], ["A day", "num"], ["Cost", "num"], "Student", ["Saves a month", "num"]]}>
+        {tasks.map((one) => {
+          const found = prospect(one.id);
+          const training = status.trainings.some((each) => each.task === one.id);
+          return (
+            <tr key={one.id}>
+              <th scope="row">
+                <button type="button" class="fold task-name" aria-expanded={opened === one.id} onClick={() => onOpen(opened === one.id ? "" : one.id)}>
+                  <bdi>{one.name}</bdi>
+                </button>
               </th>
-              <th scope="col" class="num">
-                A day
-              </th>
-              <th scope="col" class="num">
-                Cost
-              </th>
-              <th scope="col">Student</th>
-              <th scope="col" class="num">
-                Saves a month
-              </th>
+              <td class="num">{whole(one.examples)}</td>
+              <td class="num">{rate(one.per_day)}</td>
+              <td class="num">{dollars(one.usd)}</td>
+              <td>{found ? <span class={`badge ${found.state}`}>{words(found.state)}</span> : training ? "in training" : "–"}</td>
+              <td class="num">{found ? dollars(found.saves_usd_per_month) : "–"}</td>
             </tr>
-          </thead>
-          <tbody>
-            {tasks.map((one) => {
-              const found = prospect(one.id);
-              const training = status.trainings.some((each) => each.task === one.id);
-              return (
-                <tr key={one.id}>
-                  <th scope="row">
-                    <button type="button" class="fold task-name" aria-expanded={opened === one.id} onClick={() => onOpen(opened === one.id ? "" : one.id)}>
-                      <bdi>{one.name}</bdi>
-                    </button>
-                  </th>
-                  <td class="num">{whole(one.examples)}</td>
-                  <td class="num">{rate(one.per_day)}</td>
-                  <td class="num">{dollars(one.usd)}</td>
-                  <td>{found ? <span class={`badge ${found.state}`}>{words(found.state)}</span> : training ? "in training" : "–"}</td>
-                  <td class="num">{found ? dollars(found.saves_usd_per_month) : "–"}</td>
-                </tr>
-              );
-            })}
-          </tbody>
-        </table>
-      </div>
-    </section>
+          );
+        })}
+      </Table>
+    </Card>
   );
 }

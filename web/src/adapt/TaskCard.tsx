@@ -2,11 +2,14 @@ import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { percent, plural, seconds, whole } from "../lib/format";
 import { messageOf } from "../lib/http";
+import { Facts, type Head, Table } from "../lib/tables";
 import { Button, Notice } from "../lib/ui";
 import { EvidenceBar } from "./EvidenceBar";
 import { act, type Decision, type Diagnosis, dollars, type Failure, type History, points, readHistory, type Student, type Task, words } from "./loop";
 import { PromoteDialog } from "./PromoteDialog";
 import { when } from "./when";
+
+const LONGEST = 600; // characters of a fact
 
 interface Props {
   task: Task;
@@ -69,7 +72,7 @@ export function TaskCard({ task, training, turn, onChange }: Props): JSX.Element
       {training && <p class="hint">Training: {training}. It waits while requests of clients are under way.</p>}
       {found && (
         <>
-          <Facts task={task} found={found} diagnosis={diagnosis} />
+          <About task={task} found={found} diagnosis={diagnosis} />
           <Failures failures={found.failures} />
           {diagnosis && <Ladder diagnosis={diagnosis} />}
           <Students students={found.students} monthly={found.usd_per_month} />
@@ -93,58 +96,35 @@ export function TaskCard({ task, training, turn, onChange }: Props): JSX.Element
   );
 }
 
-function Facts({ task, found, diagnosis }: { task: Task; found: History; diagnosis: Diagnosis | null }): JSX.Element {
+function About({ task, found, diagnosis }: { task: Task; found: History; diagnosis: Diagnosis | null }): JSX.Element {
   const facts: [string, string][] = [
     ["Key or team", task.key_group],
-    ["Instructions", task.instructions],
+    ["Instructions", task.instructions.slice(0, LONGEST)],
     ["Examples", `${whole(task.examples)}, ${dollars(task.usd)}`],
     ["At this rate", `${dollars(found.usd_per_month)} a month`],
-    ["Groups", task.groups.map((one) => `${one.name} (${whole(one.size)})`).join(", ")],
+    ["Groups", task.groups.map((one) => `${one.name} (${whole(one.size)})`).join(", ").slice(0, LONGEST)],
   ];
   if (diagnosis) {
     facts.push(["Latency", `median ${seconds(diagnosis.median_s)}, p95 ${seconds(diagnosis.slow_s)}`]);
     facts.push(["Answers", `${plural(diagnosis.distinct_answers, "different one", "different ones")}, the commonest ${percent(diagnosis.common_answer)}`]);
   }
-  return (
-    <dl class="pairs-list">
-      {facts.map(
-        ([name, value]) =>
-          value && (
-            <div key={name}>
-              <dt>{name}</dt>
-              <dd>{value.slice(0, 600)}</dd>
-            </div>
-          ),
-      )}
-    </dl>
-  );
+  return <Facts facts={facts} />;
 }
 
 interface PartProps {
   title: string;
-  heads: [string, boolean][];
+  heads: Head[];
   children: ComponentChildren;
 }
 
-/** A table with its heading; of a head the second is whether its column has numbers. */
+/** A table with its heading. */
 function Part({ title, heads, children }: PartProps): JSX.Element {
   return (
     <div>
       <h3>{title}</h3>
-      <div class="table-box" tabIndex={0} role="region" aria-label={title}>
-        <table>
-          <thead>
-            <tr>
-              {heads.map(([name, isNumber]) => (
-                <th key={name} scope="col" class={isNumber ? "num" : ""}>
-                  {name}
-                </th>
-              ))}
-            </tr>
-          </thead>
-          <tbody>{children}</tbody>
-        </table>
-      </div>
+      <Table label={title} heads={heads}>
+        {children}
+      </Table>
     </div>
   );
 }
@@ -152,7 +132,7 @@ function Part({ title, heads, children }: PartProps): JSX.Element {
 function Failures({ failures }: { failures: Failure[] }): JSX.Element {
   if (!failures.length) return <p class="hint">Nothing went wrong, as far as is known.</p>;
   return (
-    <Part title="What went wrong" heads={[["Kind", false], ["How often", true], ["In replies such as", false]]}>
+    <Part title="What went wrong" heads={["Kind", ["How often", "num"], "In replies such as"]}>
       {failures.map((one) => (
         <tr key={one.kind}>
           <th scope="row">{one.kind}</th>
@@ -168,7 +148,7 @@ function Ladder({ diagnosis }: { diagnosis: Diagnosis }): JSX.Element {
   if (!diagnosis.rungs.length) return <Notice kind="info">{diagnosis.missing}</Notice>;
   return (
     <>
-      <Part title="What a student could answer" heads={[["Kind", false], ["Tried on", true], ["Right", true], ["May answer", true], ["What is missing", false]]}>
+      <Part title="What a student could answer" heads={["Kind", ["Tried on", "num"], ["Right", "num"], ["May answer", "num"], "What is missing"]}>
         {diagnosis.rungs.map((one) => (
           <tr key={one.rung}>
             <th scope="row">{one.rung}</th>
@@ -237,7 +217,7 @@ function StudentBox({ student, monthly }: { student: Student; monthly: number })
 function Decisions({ decisions }: { decisions: Decision[] }): JSX.Element | null {
   if (!decisions.length) return null;
   return (
-    <Part title="Decisions" heads={[["When", false], ["Student", false], ["What", false], ["Who", false], ["Details", false]]}>
+    <Part title="Decisions" heads={["When", "Student", "What", "Who", "Details"]}>
       {decisions.map((one) => (
         <tr key={`${one.at_s} ${one.student} ${one.what}`}>
           <th scope="row" class="when">

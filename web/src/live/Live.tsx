@@ -2,6 +2,7 @@ import type { JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { bytes, percent, plural, rate, seconds, whole } from "../lib/format";
 import { getKey, retried } from "../lib/http";
+import { Card, type Head, Table, Tiles } from "../lib/tables";
 import { Notice } from "../lib/ui";
 import { Chart } from "./Chart";
 import { failure, follow, history, latest, type LiveEvent, type LiveModel, percentile, rates, recent, share, state, sum } from "./feed";
@@ -66,7 +67,7 @@ function Figures({ event, model }: { event: LiveEvent; model: string }): JSX.Ele
   const at = (what: (model: LiveModel) => number[], part: number): (number | null)[] => events.map((_, index) => percentile(model, what, part, index + 1));
   return (
     <>
-      <Tiles event={event} model={model} outputs={outputs} inputs={inputs} />
+      <Totals event={event} model={model} outputs={outputs} inputs={inputs} />
       <div class="charts">
         <Chart
           title="Tokens"
@@ -115,14 +116,14 @@ function Figures({ event, model }: { event: LiveEvent; model: string }): JSX.Ele
   );
 }
 
-interface TilesProps {
+interface TotalsProps {
   event: LiveEvent;
   model: string;
   outputs: number[];
   inputs: number[];
 }
 
-function Tiles({ event, model, outputs, inputs }: TilesProps): JSX.Element {
+function Totals({ event, model, outputs, inputs }: TotalsProps): JSX.Element {
   const of = (what: (one: LiveModel) => number): number => sum(event, model, what);
   const p = (what: (one: LiveModel) => number[], part: number): string => seconds(percentile(model, what, part));
   const room = of((one) => one.max_running);
@@ -143,19 +144,7 @@ function Tiles({ event, model, outputs, inputs }: TilesProps): JSX.Element {
     ["Bandwidth", percent(machine ? read / machine.read_bytes_per_s : null), machine ? bandwidthNote(event, model, read) : UNMEASURED],
     ["Arithmetic", percent(machine && machine.operations_per_s ? done / machine.operations_per_s : null), machine ? `${rate(done / 1e9)} of ${whole(machine.operations_per_s / 1e9)} Gop/s` : UNMEASURED],
   ];
-  return (
-    <dl class="tiles" aria-label="Figures">
-      {tiles.map(([label, value, note]) => (
-        <div class="card tile" key={label}>
-          <dt>{label}</dt>
-          <dd>
-            <span class="figure">{value}</span>
-            <span class="hint">{note}</span>
-          </dd>
-        </div>
-      ))}
-    </dl>
-  );
+  return <Tiles tiles={tiles} />;
 }
 
 const UNMEASURED = "headrace bench roofline measures it once";
@@ -176,27 +165,29 @@ function PageMaps({ event, model }: { event: LiveEvent; model: string }): JSX.El
   const found = shownModels(event, model).filter((one) => one.pages.used + one.pages.cached + one.pages.free > 0);
   if (!found.length) return null;
   return (
-    <section class="card" aria-labelledby="pages-title">
-      <div class="card-head">
-        <h2 id="pages-title">Pages of the KV cache</h2>
-        <ul class="legend">
-          <li>
-            <span class="cell used" aria-hidden="true" /> in use
-          </li>
-          <li>
-            <span class="cell cached" aria-hidden="true" /> kept for prompts to come
-          </li>
-          <li>
-            <span class="cell free" aria-hidden="true" /> free
-          </li>
-        </ul>
-      </div>
+    <Card title="Pages of the KV cache" note={<Legend />}>
       <div class="maps">
         {found.map((one) => (
           <PageMap key={one.name} model={one} />
         ))}
       </div>
-    </section>
+    </Card>
+  );
+}
+
+function Legend(): JSX.Element {
+  return (
+    <ul class="legend">
+      <li>
+        <span class="cell used" aria-hidden="true" /> in use
+      </li>
+      <li>
+        <span class="cell cached" aria-hidden="true" /> kept for prompts to come
+      </li>
+      <li>
+        <span class="cell free" aria-hidden="true" /> free
+      </li>
+    </ul>
   );
 }
 
@@ -223,71 +214,38 @@ function PageMap({ model: { name, pages } }: { model: LiveModel }): JSX.Element 
   );
 }
 
+const HEADS: Head[] = ["Model", "State", ["Weights", "num"], ["KV cache", "num"], ["Other", "num"], ["As a bar", "memory-bar"], ["Steps", "num"], ["Preempted", "num"], ["Restarts", "num"]];
+
 function Memory({ event, model }: { event: LiveEvent; model: string }): JSX.Element {
   const found = shownModels(event, model);
   const most = Math.max(...found.map(({ memory }) => memory.weights + memory.kv_cache + memory.other), 1);
   return (
-    <section class="card" aria-labelledby="memory-title">
-      <div class="card-head">
-        <h2 id="memory-title">Models</h2>
-        <span class="hint">{event.memory_bytes > 0 && `${bytes(event.memory_bytes)} for all models together`}</span>
-      </div>
-      <div class="table-box" tabIndex={0} role="region" aria-label="Table of models">
-        <table>
-          <thead>
-            <tr>
-              <th scope="col">Model</th>
-              <th scope="col">State</th>
-              <th scope="col" class="num">
-                Weights
-              </th>
-              <th scope="col" class="num">
-                KV cache
-              </th>
-              <th scope="col" class="num">
-                Other
-              </th>
-              <th scope="col" class="memory-bar">
-                <span class="sr-only">As a bar</span>
-              </th>
-              <th scope="col" class="num">
-                Steps
-              </th>
-              <th scope="col" class="num">
-                Preempted
-              </th>
-              <th scope="col" class="num">
-                Restarts
-              </th>
-            </tr>
-          </thead>
-          <tbody>
-            {found.map((one) => (
-              <tr key={one.name}>
-                <th scope="row">
-                  <bdi>{one.name}</bdi>
-                </th>
-                <td>
-                  <span class={`badge ${one.state}`}>{one.state}</span>
-                </td>
-                <td class="num">{bytes(one.memory.weights)}</td>
-                <td class="num">{bytes(one.memory.kv_cache)}</td>
-                <td class="num">{bytes(one.memory.other)}</td>
-                <td aria-hidden="true" class="memory-bar">
-                  <div class="stack">
-                    {(["weights", "kv_cache", "other"] as const).map((part) => (
-                      <div key={part} class={`part ${part}`} style={{ width: `${(one.memory[part] / most) * 100}%` }} />
-                    ))}
-                  </div>
-                </td>
-                <td class="num">{whole(one.steps)}</td>
-                <td class="num">{whole(one.preemptions)}</td>
-                <td class="num">{whole(one.restarts)}</td>
-              </tr>
-            ))}
-          </tbody>
-        </table>
-      </div>
-    </section>
+    <Card title="Models" note={<span class="hint">{event.memory_bytes > 0 && `${bytes(event.memory_bytes)} for all models together`}</span>}>
+      <Table label="Table of models" heads={HEADS}>
+        {found.map((one) => (
+          <tr key={one.name}>
+            <th scope="row">
+              <bdi>{one.name}</bdi>
+            </th>
+            <td>
+              <span class={`badge ${one.state}`}>{one.state}</span>
+            </td>
+            <td class="num">{bytes(one.memory.weights)}</td>
+            <td class="num">{bytes(one.memory.kv_cache)}</td>
+            <td class="num">{bytes(one.memory.other)}</td>
+            <td aria-hidden="true" class="memory-bar">
+              <div class="stack">
+                {(["weights", "kv_cache", "other"] as const).map((part) => (
+                  <div key={part} class={`part ${part}`} style={{ width: `${(one.memory[part] / most) * 100}%` }} />
+                ))}
+              </div>
+            </td>
+            <td class="num">{whole(one.steps)}</td>
+            <td class="num">{whole(one.preemptions)}</td>
+            <td class="num">{whole(one.restarts)}</td>
+          </tr>
+        ))}
+      </Table>
+    </Card>
   );
 }

@@ -1,5 +1,6 @@
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
+import { Table } from "../lib/tables";
 import { Field } from "../lib/ui";
 import { type Explained, ModelField, TrialForm, TrialResult, useTrial } from "./trial";
 
@@ -83,38 +84,22 @@ function Marked({ text, entities }: { text: string; entities: Entity[] }): JSX.E
   return (
     <>
       <p class="marked">{parts}</p>
-      <div class="table-box" tabIndex={0} role="region" aria-label="Entities found">
-        <table>
-          <thead>
-            <tr>
-              <th scope="col">Entity</th>
-              <th scope="col">Label</th>
-              <th scope="col" class="num">
-                Score
-              </th>
-              <th scope="col" class="num">
-                Characters
-              </th>
-            </tr>
-          </thead>
-          <tbody>
-            {entities.map((one, index) => (
-              <tr key={index}>
-                <th scope="row">
-                  <bdi>{one.text}</bdi>
-                </th>
-                <td>
-                  <span class={`entity entity-${colorOf(one.label)} label-only`}>{one.label}</span>
-                </td>
-                <td class="num">{one.score.toFixed(3)}</td>
-                <td class="num">
-                  {one.start}–{one.end}
-                </td>
-              </tr>
-            ))}
-          </tbody>
-        </table>
-      </div>
+      <Table label="Entities found" heads={["Entity", "Label", ["Score", "num"], ["Characters", "num"]]}>
+        {entities.map((one, index) => (
+          <tr key={index}>
+            <th scope="row">
+              <bdi>{one.text}</bdi>
+            </th>
+            <td>
+              <span class={`entity entity-${colorOf(one.label)} label-only`}>{one.label}</span>
+            </td>
+            <td class="num">{one.score.toFixed(3)}</td>
+            <td class="num">
+              {one.start}–{one.end}
+            </td>
+          </tr>
+        ))}
+      </Table>
     </>
   );
 }

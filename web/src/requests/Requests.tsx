@@ -5,11 +5,13 @@ import { Waterfall } from "../explain/Waterfall";
 import { models } from "../chat/state";
 import { day, seconds, time, whole } from "../lib/format";
 import { getJson, messageOf, retried } from "../lib/http";
+import { Facts, type Head, Table } from "../lib/tables";
 import { Button, CopyButton, Notice } from "../lib/ui";
 
 const PAGE = 50;
 
 const STATUSES = ["completed", "failed", "cancelled"];
+const HEADS: Head[] = ["When", "Endpoint", "Model", "Status", ["In", "num"], ["Out", "num"], ["First token", "num"], ["Took", "num"]];
 
 interface Entry {
   id: string;
@@ -99,60 +101,36 @@ export function Requests(): JSX.Element {
       {isRead && !error && !entries.length && <p class="hint">{isFiltered ? "None fits the filter." : "No request has ended yet."}</p>}
       {entries.length > 0 && (
         <div class="card">
-          <div class="table-box" tabIndex={0} role="region" aria-label="Requests">
-            <table class="log">
-              <thead>
-                <tr>
-                  <th scope="col">When</th>
-                  <th scope="col">Endpoint</th>
-                  <th scope="col">Model</th>
-                  <th scope="col">Status</th>
-                  <th scope="col" class="num">
-                    In
-                  </th>
-                  <th scope="col" class="num">
-                    Out
-                  </th>
-                  <th scope="col" class="num">
-                    First token
-                  </th>
-                  <th scope="col" class="num">
-                    Took
-                  </th>
+          <Table label="Requests" kind="log" heads={HEADS}>
+            {shown.map((one) => [
+              <tr key={one.id} class={opened === one.id ? "opened" : ""}>
+                <th scope="row">
+                  <button type="button" class="fold" aria-expanded={opened === one.id} onClick={() => setOpened(opened === one.id ? null : one.id)}>
+                    <span class="sr-only">Explain the request of </span>
+                    {when(one.created)}
+                  </button>
+                </th>
+                <td class="mono">{one.endpoint}</td>
+                <td>
+                  <bdi>{one.model ?? "–"}</bdi>
+                </td>
+                <td>
+                  <span class={`badge ${one.status}`}>{one.status}</span>
+                </td>
+                <td class="num">{counted(one.input_tokens)}</td>
+                <td class="num">{counted(one.output_tokens)}</td>
+                <td class="num">{seconds(one.ttft_s)}</td>
+                <td class="num">{seconds(one.duration_s)}</td>
+              </tr>,
+              opened === one.id && (
+                <tr key={`${one.id}-explained`}>
+                  <td colSpan={HEADS.length}>
+                    <Opened entry={one} />
+                  </td>
                 </tr>
-              </thead>
-              <tbody>
-                {shown.map((one) => [
-                  <tr key={one.id} class={opened === one.id ? "opened" : ""}>
-                    <th scope="row">
-                      <button type="button" class="fold" aria-expanded={opened === one.id} onClick={() => setOpened(opened === one.id ? null : one.id)}>
-                        <span class="sr-only">Explain the request of </span>
-                        {when(one.created)}
-                      </button>
-                    </th>
-                    <td class="mono">{one.endpoint}</td>
-                    <td>
-                      <bdi>{one.model ?? "–"}</bdi>
-                    </td>
-                    <td>
-                      <span class={`badge ${one.status}`}>{one.status}</span>
-                    </td>
-                    <td class="num">{counted(one.input_tokens)}</td>
-                    <td class="num">{counted(one.output_tokens)}</td>
-                    <td class="num">{seconds(one.ttft_s)}</td>
-                    <td class="num">{seconds(one.duration_s)}</td>
-                  </tr>,
-                  opened === one.id && (
-                    <tr key={`${one.id}-explained`}>
-                      <td colSpan={8}>
-                        <Opened entry={one} />
-                      </td>
-                    </tr>
-                  ),
-                ])}
-              </tbody>
-            </table>
-          </div>
+              ),
+            ])}
+          </Table>
           {!shown.length && <p class="hint">None of {whole(entries.length)} requests fits the filter.</p>}
           {next && (
             <div class="row">
@@ -202,17 +180,7 @@ function Opened({ entry }: { entry: Entry }): JSX.Element {
   ];
   return (
     <div class="trial">
-      <dl class="pairs-list">
-        {facts.map(
-          ([name, value]) =>
-            value && (
-              <div key={name}>
-                <dt>{name}</dt>
-                <dd class="mono">{value}</dd>
-              </div>
-            ),
-        )}
-      </dl>
+      <Facts facts={facts} kind="mono" />
       {tree ? <Waterfall tree={tree} /> : <p class="hint">{said || "Reading…"}</p>}
       {body !== null && <Replay endpoint={entry.endpoint} body={body} />}
     </div>
