@@ -29,9 +29,11 @@ test-coverage: $(VENV)/.test
 	$(PYTEST) -n $(WORKERS) --dist loadgroup $(COVERED) \
 	  --cov=headrace.kv --cov=headrace.engine.scheduler.scheduler --cov=headrace.engine.fair_queue --cov-branch --cov-fail-under=100
 
+# `make nightly` empties it.
+AND_NOT_LONG = and not nightly
 test-rest: $(VENV)/.test
-	$(PYTEST) -n $(WORKERS) --dist loadgroup -m 'not soak and not alone' --durations 25 $(addprefix --ignore=,$(COVERED))
-	$(PYTEST) -m 'alone and not soak' $(ALONE_TESTS)
+	$(PYTEST) -n $(WORKERS) --dist loadgroup -m 'not soak and not alone $(AND_NOT_LONG)' --durations 25 $(addprefix --ignore=,$(COVERED))
+	$(PYTEST) -m 'alone and not soak $(AND_NOT_LONG)' $(ALONE_TESTS)
 	set -e; for isa in $(OTHER_ISAS); do \
 	  echo "== with HEADRACE_ISA=$$isa"; HEADRACE_ISA=$$isa $(PYTEST) -n $(WORKERS) -m isas $(ISA_TESTS); done
 
@@ -60,6 +62,9 @@ test-native: $(VENV)/.installed
 # under sanitizers, more steps, requests and damaged files.
 nightly: export TEST_STATE_STEPS ?= 100000
 nightly: export TEST_API_EXAMPLES ?= 500
+nightly: export TEST_API_EVERY ?= 1
+nightly: export TEST_SAMPLER_EXAMPLES ?= 300
+nightly: export TEST_PRIVATE_REQUESTS ?= 500
 nightly: export TEST_MIXED_REQUESTS ?= 10000
 nightly: export TEST_DAMAGED_FILES ?= 300
 nightly: export TEST_PROVIDER_FAULTS ?= 10000
@@ -68,9 +73,10 @@ nightly: export TEST_DRAFT_HITS ?= 1000
 nightly: export TEST_CERTIFICATES ?= 10000
 nightly: export TEST_RAY ?= 1
 nightly: run lint oracles
-	$(PIP) --no-compile --group cluster # Ray
+	$(PIP) --no-compile --group cluster --group web # Ray; Playwright
+	if command -v npm >/dev/null; then npm ci --silent --prefix web; fi # the page is built anew and compared
 	scripts/test_native.sh --all $(BIN)
-	$(MAKE) test
+	$(MAKE) test AND_NOT_LONG=
 	$(MAKE) test-frameworks
 	$(MAKE) wheel
 

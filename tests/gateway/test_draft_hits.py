@@ -30,7 +30,7 @@ from headrace.loading.options import EngineOptions
 from headrace.sampling.params import with_defaults
 from headrace.storage.cached_answers import open_cache
 
-HITS = int(os.environ.get("TEST_DRAFT_HITS", "60"))
+HITS = int(os.environ.get("TEST_DRAFT_HITS", "30"))
 AT_A_TIME = 4
 SELECT = Constraint("regex", r"SELECT [A-Za-z ,()*=<>'0-9]{4,60}")
 

@@ -29,7 +29,7 @@ from headrace.gateway.breaker import Breaker
 from headrace.inference.attempts import Attempt, Hold
 from headrace.storage.database import Database
 
-REQUESTS = int(os.environ.get("TEST_PROVIDER_FAULTS", "1500"))
+REQUESTS = int(os.environ.get("TEST_PROVIDER_FAULTS", "600"))
 AT_A_TIME = 32
 ASK: list[Any] = [{"role": "user", "content": "hi"}]
 SURFACES: dict[str, Any] = {

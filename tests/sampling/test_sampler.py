@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 
 import numpy as np
 import pytest
@@ -102,7 +103,7 @@ def broken(ids: list[int], breakers: list[str]) -> list[int]:
 
 
 @given(case=cases(), threads=st.sampled_from(sorted(POOLS)))
-@settings(max_examples=300)
+@settings(max_examples=int(os.environ.get("TEST_SAMPLER_EXAMPLES", "120")))
 def test_native_equals_the_definition(
     case: tuple[int, int, list[tuple[str, SamplingParams]]], threads: int
 ) -> None:

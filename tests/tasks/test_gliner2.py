@@ -261,7 +261,16 @@ def test_words_are_those_of_the_package() -> None:
         assert word_places(text) == [found.span() for found in _OF_THE_PACKAGE.finditer(text)], text
 
 
-def test_the_time_of_words_does_not_grow_with_the_square() -> None:
+@pytest.mark.parametrize(
+    ("before", "text", "after"),
+    [
+        ("", "a.", "@"),
+        pytest.param("", "a.", "", marks=pytest.mark.nightly),
+        pytest.param("", "a@", "", marks=pytest.mark.nightly),
+        pytest.param("@", "a.", "", marks=pytest.mark.nightly),
+    ],
+)
+def test_the_time_of_words_does_not_grow_with_the_square(before: str, text: str, after: str) -> None:
     """100 times as long: with the package's pattern it takes an hour."""
-    for text in ("a." * 10**6, "a." * 10**6 + "@", "a@" * 10**6, "@" + "a." * 10**6):
-        assert word_places(text)[-1][1] == len(text)
+    text = before + text * 10**6 + after
+    assert word_places(text)[-1][1] == len(text)
