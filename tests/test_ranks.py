@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent.parent / "src" / "headrace"
@@ -60,6 +61,11 @@ FILES = sorted(path for path in PACKAGE.rglob("*.py"))
 assert FILES
 
 
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def room_of(path: Path) -> str:
     parts = path.relative_to(PACKAGE).with_suffix("").parts
     return parts[0]
@@ -84,7 +90,7 @@ def test_imports_go_down() -> None:
 
 def check_imports(path: Path) -> None:
     room = room_of(path)
-    tree = ast.parse(path.read_text())
+    tree = tree_of(path)
     inside_functions = {
         id(inner)
         for node in ast.walk(tree)
@@ -120,7 +126,7 @@ def test_a_class_name_stands_for_one_thing() -> None:
     homes: dict[str, list[str]] = {}
     for path in FILES:
         if room_of(path) != "api":
-            for node in ast.parse(path.read_text()).body:
+            for node in tree_of(path).body:
                 if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                     homes.setdefault(node.name, []).append(path.relative_to(PACKAGE).as_posix())
     assert not {name: found for name, found in homes.items() if len(found) > 1}
@@ -132,7 +138,7 @@ def test_nothing_unsafe_is_called() -> None:
 
 
 def check_calls(path: Path) -> None:
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Call):
             called = node.func
             name = called.id if isinstance(called, ast.Name) else getattr(called, "attr", "")
@@ -151,7 +157,7 @@ def test_no_cycles() -> None:
             ".__init__"
         )
         edges[name] = set()
-        for _, target in imports_of(ast.parse(path.read_text())):
+        for _, target in imports_of(tree_of(path)):
             if target.startswith("headrace."):
                 edges[name].add(target)
     names = set(edges)

@@ -66,6 +66,7 @@ def test_names_are_words_that_others_lack() -> None:
     assert salient(words)["a"].startswith("card, lost") and "transfer" in salient(words)["b"]
 
 
+@pytest.mark.nightly
 def test_banking77_without_the_number_of_its_intents(shared_data: Path) -> None:
     """A domain that `embed` was not trained on. The published figure with the right number is 0.52."""
     file = shared_data / "intents" / "banking77" / "train.csv.xz"

@@ -238,6 +238,7 @@ def test_a_student_of_corrupted_labels_is_never_proposed(tmp_path: Path, embed: 
         assert "is inferior" in command("promote", task, code=1)
 
 
+@pytest.mark.nightly
 def test_random_labels_certify_nothing(tmp_path: Path, embed: Any, command: Any) -> None:
     large, drawn = Large(), random.Random(4)
     with learning_server(tmp_path, large, embed, margin=0.05) as (server, provider, store):

@@ -45,7 +45,7 @@ def replies(folder: Path) -> dict[str, bytes]:
         return dict(rows.fetchall())
 
 
-@pytest.mark.parametrize("done", [0, 3])
+@pytest.mark.parametrize("done", [pytest.param(0, marks=pytest.mark.nightly), 3])
 def test_a_killed_server_goes_on_with_what_is_left(tmp_path: Path, done: int) -> None:
     # Long enough that a test on a busy machine, too, kills before the last line is done.
     body = {"prompt": "Once upon a time", "max_tokens": 250, "temperature": 0.7, "ignore_eos": True}

@@ -17,6 +17,7 @@ def story(words: int) -> str:
     return " ".join(f"{TEXT[n % 60 : n % 60 + 40]} {n}." for n in range(words))
 
 
+@pytest.mark.nightly
 def test_a_pruned_model_is_healed_in_the_same_command(inside: Callable[..., Outcome], tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="needs headrace[train]")
     pytest.importorskip("transformers", reason="needs headrace[train]")

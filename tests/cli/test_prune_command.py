@@ -36,6 +36,7 @@ def test_a_pruned_model_drafts_for_the_original(inside: Callable[..., Outcome], 
         assert llm.model.engine.status().drafted > 0
 
 
+@pytest.mark.nightly
 def test_zeros_change_no_speed(inside: Callable[..., Outcome], tmp_path: Path) -> None:
     out = tmp_path / "sparse"
     flags = ("--sparsity", "0.5", "--pattern", "2:4", "--method", "wanda")

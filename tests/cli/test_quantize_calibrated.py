@@ -21,6 +21,7 @@ def kl(inside: Callable[..., Outcome], model: Path) -> float:
     return mean
 
 
+@pytest.mark.nightly
 def test_gptq_loses_a_third_of_rounding_at_the_same_size(
     inside: Callable[..., Outcome], tmp_path: Path
 ) -> None:

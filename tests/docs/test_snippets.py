@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from snippets import Page, Snippet, snippets
@@ -14,15 +15,19 @@ PAGES = [
     *sorted(path for path in (ROOT / "docs").rglob("*.md") if "decisions" not in path.parts),
 ]
 RUN = ("python", "sh")
+LONG = ("quantization", "pruning", "benchmarking")  # pages whose commands compute for long
+
+
+def of_page(page: Path) -> Any:
+    marks = [pytest.mark.nightly] if page.stem in LONG else []
+    return pytest.param(page, id=str(page.relative_to(ROOT)), marks=marks)
 
 
 def runnable(page: Path) -> list[Snippet]:
     return [each for each in snippets(page) if each.language in RUN and "skip" not in each.directives]
 
 
-@pytest.mark.parametrize(
-    "page", [page for page in PAGES if runnable(page)], ids=lambda path: str(path.relative_to(ROOT))
-)
+@pytest.mark.parametrize("page", [of_page(page) for page in PAGES if runnable(page)])
 def test_the_snippets_of_a_page_run(page: Path, tmp_path: Path) -> None:
     running = Page(tmp_path)
     try:

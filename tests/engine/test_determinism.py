@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -20,18 +21,24 @@ from random_requests import VOCABULARY, answers_alone, load_with_pages, random_r
 from tiny import Running
 
 TRIALS = 3000
+
+
+def long(*case: str) -> Any:
+    return pytest.param(case, marks=pytest.mark.nightly)
+
+
 CASES = [  # golden, weights, keys and values
-    ("llama3", "keep", "auto"),
-    ("qwen3", "bf16", "auto"),
+    long("llama3", "keep", "auto"),
+    long("qwen3", "bf16", "auto"),
     ("mistral_window", "int8", "auto"),
     ("llama_odd", "int4", "auto"),
-    ("gemma2", "int8", "auto"),
+    long("gemma2", "int8", "auto"),
     ("qwen3_moe_mixed", "int4", "auto"),
-    ("Q4_0.gguf", "keep", "auto"),
+    long("Q4_0.gguf", "keep", "auto"),
     ("Q6_K.gguf", "keep", "auto"),
     ("mamba2_groups", "int8", "auto"),
     ("deepseek_v3", "int8", "auto"),
-    ("gpt_oss", "keep", "auto"),
+    long("gpt_oss", "keep", "auto"),
     ("qwen3", "int8", "int8"),
     ("gpt_oss", "keep", "k8v4"),
     ("mistral_window", "bf16", "int4"),

@@ -32,8 +32,8 @@ from tiny import Running, tiny_model
 
 TRIALS = int(os.environ.get("HEADRACE_SPECULATION_TRIALS", "10000"))
 CASES = [
-    ("llama3", "keep"),
-    ("qwen3", "bf16"),
+    pytest.param(("llama3", "keep"), marks=pytest.mark.nightly),
+    pytest.param(("qwen3", "bf16"), marks=pytest.mark.nightly),
     ("mistral_window", "int8"),
     ("gemma2", "int4"),
     ("qwen3_moe_mixed", "int4"),

@@ -261,7 +261,13 @@ def test_a_provider_is_not_paid_twice(tmp_path: Path) -> None:
         provider.server_close()
 
 
-@pytest.mark.parametrize("change", [{"HEADRACE_KV_CACHE_DTYPE": "f32"}, {"HEADRACE_ISA": "portable"}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"HEADRACE_KV_CACHE_DTYPE": "f32"},
+        pytest.param({"HEADRACE_ISA": "portable"}, marks=pytest.mark.nightly),
+    ],
+)
 def test_what_was_computed_otherwise_does_not_go_on(tmp_path: Path, change: dict[str, str]) -> None:
     """Other caches or kernels may give other bytes, and the text so far would not tell."""
     server = KilledServer(tmp_path)
@@ -294,7 +300,7 @@ def test_a_folder_that_is_removed_is_said(server: KilledServer) -> None:
     assert "removed by somebody" in server.json("GET", "/health")["journal"]["problem"]
 
 
-@pytest.mark.parametrize("policy", ["refuse", "pause"])
+@pytest.mark.parametrize("policy", ["refuse", pytest.param("pause", marks=pytest.mark.nightly)])
 def test_a_full_disk_is_said(tmp_path: Path, policy: str) -> None:
     """No file of the server may grow, as on a disk that is full."""
     journal = json.dumps({"folder": str(tmp_path / "journal"), "on_full": policy})

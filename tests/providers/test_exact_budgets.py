@@ -167,6 +167,7 @@ def test_a_thousand_at_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) ->
     examine(tmp_path / "store", [found], caplog)
 
 
+@pytest.mark.nightly
 def test_a_thousand_in_three_processes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     program = (
         "import asyncio, json, sys; from pathlib import Path; from test_exact_budgets import spend_all; "

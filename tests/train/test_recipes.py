@@ -12,6 +12,7 @@ import pytest
 pytestmark = pytest.mark.usefixtures("recipes")
 
 
+@pytest.mark.nightly
 def test_mini_then_nano_then_their_cards(
     made_up_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -57,6 +58,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
     assert resumed == whole != half
 
 
+@pytest.mark.nightly
 def test_a_run_of_minutes_decays_by_itself_and_goes_on_from_its_checkpoint(
     made_up_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -111,7 +111,7 @@ def test_axe_finds_nothing(talker: Running, visit: Callable[..., Any], show: Any
     assert page.evaluate(overflow) <= 0, "nothing is wider than the window"
     if page.locator(".waterfall .table-box").count():
         inner = "box => box.scrollWidth - box.clientWidth"
-        assert page.locator(".waterfall .table-box").last.evaluate(inner) <= 0, (
+        assert page.locator(".waterfall .table-box").last.evaluate(inner) <= 1, (  # of rounding
             "and no waterfall than its place"
         )
 
