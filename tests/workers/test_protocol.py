@@ -41,18 +41,31 @@ from headrace.workers.protocol import (
     HEADER_BYTES,
     AdapterResult,
     BadFrame,
+    BeginImport,
     Cancel,
+    EndImport,
     EventsAck,
+    ExportEnded,
+    ExportPages,
+    FinishExport,
     FromWorker,
+    HotTexts,
+    ImportEnded,
+    ImportPart,
+    ListHotTexts,
     LoadAdapter,
     LoadModel,
     LoadProgress,
     ModelPlanned,
     ModelReady,
     ModelRejected,
+    PagePart,
+    PagesExported,
+    PartTaken,
     Pause,
     PlanModel,
     StepEvents,
+    StopExport,
     Submit,
     SubmitResult,
     ToWorker,
@@ -125,6 +138,7 @@ EVENTS: list[EngineEvent] = [
     Selection((2, 0, 1), "7", (("7", 2), ("é", 1)), (None, -0.5, 1.0), "deadline_s"),
     RequestFinished(Usage(1, 2, 3, "diverged", tokens_saved=40), Timing(0.1, 0.2, 0.3), 2**64 - 1),
 ]
+PART = PagePart(4, 2, 2**64 - 1, (12, 3, 4096), memoryview(b"\x00\xffabc"))
 TO_WORKER: list[ToWorker] = [
     PlanModel("folder", OPTIONS),
     LoadModel(),
@@ -135,6 +149,14 @@ TO_WORKER: list[ToWorker] = [
     Pause(4, True),
     LoadAdapter(5, Path("adapters/sql"), "a1b2"),
     UnloadAdapter("a1b2"),
+    ExportPages(6, (True, "salt", "a1b2"), (1, 2, 3), 4, "7", True, False),
+    FinishExport(6),
+    PartTaken(6),
+    StopExport(6),
+    BeginImport(6, (False, "7", ""), (1, 2, 3), "bf16 class"),
+    ImportPart(6, PART),
+    EndImport(6),
+    ListHotTexts(7, 2**30),
 ]
 LIMITS = EngineLimits(context_length=9, max_num_seqs=2)
 FROM_WORKER: list[FromWorker] = [
@@ -143,6 +165,11 @@ FROM_WORKER: list[FromWorker] = [
     ModelReady(LIMITS, PARAMS, 100, 50, 1, 0, STATUS),
     SubmitResult(1, None),
     AdapterResult(5, AdapterInfo("a1b2", 8, 1000), None),
+    PagesExported(6, PART),
+    ExportEnded(6, "why"),
+    PartTaken(6),
+    ImportEnded(6, 64, ""),
+    HotTexts(7, [((True, "salt", ""), 3, (1, 2, 3))]),
 ]
 
 

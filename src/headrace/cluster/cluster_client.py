@@ -6,16 +6,19 @@ import itertools
 import logging
 import threading
 import time
+from collections.abc import Mapping
 from concurrent.futures import Future
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec.structs import replace
 
 from headrace.cluster.cost_model import CostModel
 from headrace.cluster.prefix_index import GROUP_TOKENS, group_keys
+from headrace.cluster.replica_info import ReplicaInfo, replica_info
 from headrace.cluster.replica_link import ReplicaLink
 from headrace.cluster.replica_pool import ReplicaPool, ReplicaStart
-from headrace.cluster.router import Capacity, RoutedRequest, Router
+from headrace.cluster.request_moves import Placed, RequestMoves
+from headrace.cluster.router import Capacity, RoutedRequest, Router, RoutingChoice
 from headrace.config.cluster_settings import ClusterSettings
 from headrace.engine.adapters import AdapterInfo
 from headrace.engine.client import EngineLimits, EngineState, EngineStatus, MemoryPlan
@@ -38,6 +41,7 @@ from headrace.workers.protocol import (
     Cancel,
     EventsAck,
     ModelReady,
+    PageReport,
     Pause,
     StepEvents,
     Submit,
@@ -52,29 +56,6 @@ ROUTING_COSTS = CostModel(step_s=1e-3, prefill_s=1e-4, row_s=1e-4, pair_s=1e-9)
 
 
 NO_ADAPTERS = "a model with several replicas takes no adapters yet: serve it without [cluster]"
-
-
-class _Placed(Struct, eq=False):
-    """A request in flight and the replica that computes it, None while it waits for one."""
-
-    item: InFlightRequest
-    routed: RoutedRequest
-    link: ReplicaLink | None = None
-
-
-class ReplicaInfo(Struct, frozen=True, kw_only=True):
-    """One replica, for `headrace cluster status`."""
-
-    replica: int
-    pid: int
-    state: str
-    requests: int
-    running: int
-    waiting: int
-    kv_used: float
-    steps: int
-    cached_tokens: int
-    prompt_tokens: int
 
 
 class ClusterClient:
@@ -96,13 +77,20 @@ class ClusterClient:
         self.limits: EngineLimits = ready.limits
         self._ready, self._plan = ready, plan
         self._lock = threading.RLock()  # guards the fields below, and the router
-        self._open: dict[int, _Placed] = {}
+        self._open: dict[int, Placed] = {}
         self._numbers: dict[str, int] = {}
         self._pending_choices = 0
         self._router = Router(settings.policy, ROUTING_COSTS, group_tokens=GROUP_TOKENS)
         self._cached: dict[int, list[int]] = {}  # replica -> tokens from its cache, and of prompts
         self._next_number, self._next_id = itertools.count(), itertools.count()
         self._closing = False
+        self._moves = RequestMoves(
+            self,
+            shares=settings.launcher == "local",
+            page_bytes=plan.kv_bytes // max(1, plan.page_count),
+            warm_bytes=settings.warm,
+            has_roles=settings.prefill > 0,
+        )
         self._pool = ReplicaPool(start, settings, self)
         self._pool.adopt(worker, ready)
         self._pool.begin()
@@ -154,7 +142,7 @@ class ClusterClient:
             placed.item.cancelled = True
             if placed.link is not None:
                 placed.link.put(Cancel(number))
-                if placed.item.accepted is None:
+                if placed.item.accepted is None and not placed.prefilling:
                     return
             self._forget(number)
         send(placed.item, cancelled(placed.item))
@@ -211,7 +199,8 @@ class ClusterClient:
     def replicas(self) -> list[ReplicaInfo]:
         """All that run."""
         with self._lock:
-            return [self._info(link) for link in self._pool.links]
+            known = self._router.replicas
+            return [replica_info(link, known.get(link.number), self._cached) for link in self._pool.links]
 
     @property
     def refused(self) -> str | None:
@@ -239,23 +228,6 @@ class ClusterClient:
         self._pool.close()
         self._fail_all(EngineStopped("the engine was shut down"))
 
-    def _info(self, link: ReplicaLink) -> ReplicaInfo:
-        known = self._router.replicas.get(link.number)
-        status = link.status
-        cached, prompts = self._cached.get(link.number, (0, 0))
-        return ReplicaInfo(
-            replica=link.number,
-            pid=link.pid,
-            state="draining" if known is None or known.draining else "running",
-            requests=0 if known is None else known.requests,
-            running=status.running,
-            waiting=status.waiting,
-            kv_used=1 - status.available_pages / status.page_count if status.page_count else 0.0,
-            steps=status.steps,
-            cached_tokens=cached,
-            prompt_tokens=prompts,
-        )
-
     def _add(self, item: InFlightRequest) -> None:
         request = item.request
         keys = group_keys(request.prompt, request.cache_salt) if request.cache else ()
@@ -266,29 +238,49 @@ class ClusterClient:
                 raise InvalidRequest(f"request_id '{request.request_id}' is in use", param="request_id")
             self.limits.check_room(self._pending_choices, request.params.n)
             number = next(self._next_number)
-            placed = _Placed(item, RoutedRequest(number, len(request.prompt), keys, request.account))
+            placed = Placed(item, RoutedRequest(number, len(request.prompt), keys, request.account))
             self._open[number], self._numbers[request.request_id] = placed, number
             self._pending_choices += request.params.n
-            self._place(placed, request)
+            self.place(placed, request)
 
-    def _place(self, placed: _Placed, run: EngineRequest) -> None:
-        """With the lock held: send it to a replica, or let it wait for one."""
+    @property
+    def router(self) -> Router:
+        """With the lock held."""
+        return self._router
+
+    @property
+    def open(self) -> Mapping[int, Placed]:
+        """The requests in flight; with the lock held."""
+        return self._open
+
+    def link(self, number: int) -> ReplicaLink | None:
+        """The replica of that number, None where there is none."""
+        return self._pool.find(number)
+
+    def place(self, placed: Placed, run: EngineRequest, target: RoutingChoice | None = None) -> None:
+        """With the lock held: send it to a replica (`target`, or the one that the router chooses), or let it
+        wait for one."""
         item, number = placed.item, placed.routed.id
         item.rank = time.monotonic() + item.request.priority * self.limits.ageing_s, number
         placed.link = None
         if all(replica.draining for replica in self._router.replicas.values()):
             self._pool.wake()
             return
-        choice = self._router.choose(placed.routed)
-        self._router.sent(placed.routed, choice)
-        link = placed.link = self._pool.link(choice.replica)
-        link.put(Submit(number, run, item.accepted is not None))
-        if item.paused:
+        if target is None and self._moves.prefill(placed, run):
+            link = placed.link
+        else:
+            choice = target or self._router.choose(placed.routed, self._moves.others("decode"))
+            self._router.sent(placed.routed, choice)
+            link = placed.link = self._pool.link(choice.replica)
+            link.put(Submit(number, run, item.accepted is not None))
+        if item.paused and link is not None:
             link.put(Pause(number, True))
 
     def _forget(self, number: int) -> InFlightRequest:
         """With the lock held: the request has ended."""
-        item = self._open.pop(number).item
+        placed = self._open.pop(number)
+        item = placed.item
+        self._moves.forget(placed)
         self._router.ended(number)
         del self._numbers[item.request.request_id]
         self._pending_choices -= item.request.params.n
@@ -307,15 +299,21 @@ class ClusterClient:
         with self._lock:
             self._router.add(link.number, capacity)
             self._cached[link.number] = [0, 0]
+            self._moves.warm(link)
             for placed in list(self._open.values()):
                 if placed.link is None:
-                    self._place(placed, placed.item.next_run())
+                    self.place(placed, placed.item.next_run())
 
     def draining(self, link: ReplicaLink) -> None:
         """A replica gets no more requests."""
         with self._lock:
             if link.number in self._router.replicas:
                 self._router.drain(link.number)
+
+    def leave(self, link: ReplicaLink) -> None:
+        """A draining replica has had time to end its requests: they go on elsewhere."""
+        with self._lock:
+            self._moves.leave(link)
 
     def works(self, link: ReplicaLink) -> bool:
         """Whether a replica has requests to compute."""
@@ -326,6 +324,7 @@ class ClusterClient:
         """Fail the requests that wait for a replica and whose deadline has passed."""
         now_s = time.monotonic()
         with self._lock:
+            self._moves.transfers.expire(now_s)
             late = [
                 self._forget(number)
                 for number, placed in list(self._open.items())
@@ -350,19 +349,29 @@ class ClusterClient:
             last = events[-1]
             if isinstance(last, RequestFailed) and isinstance(last.error, EngineStopped):
                 continue  # its process is about to end, which is handled there
+            if placed.prefilling:
+                self._read_elsewhere(placed, link, last)
+                continue
             self._note(placed, events)
             events = self._new_events(link, number, placed.item, events)
             if not events:
                 continue
             placed.item.advanced = True
             self._pool.progressed()
-            if isinstance(events[-1], RequestFinished | RequestFailed):
+            if isinstance(done := events[-1], RequestFinished | RequestFailed):
+                if isinstance(done, RequestFinished) and placed.moves:
+                    events[-1] = replace(done, moves=tuple(placed.moves))
                 with self._lock:
                     if number in self._open:
                         self._forget(number)
             send(placed.item, events)
         if message.batches:
             link.put(EventsAck(message.status.steps))
+
+    def moved(self, link: ReplicaLink, report: PageReport) -> None:
+        """See `ReplicaEvents`."""
+        with self._lock:
+            self._moves.took(link, report)
 
     def answered(self, link: ReplicaLink, answer: SubmitResult) -> None:
         """See `ReplicaEvents`."""
@@ -389,6 +398,7 @@ class ClusterClient:
             self._pool.lost(link)
             if self._closing:
                 return
+            self._moves.transfers.lost(link)
             moved = [placed for placed in self._open.values() if placed.link is link]
             heads = sorted((one for one in moved if not one.item.advanced), key=lambda one: one.item.rank)
             for placed in heads[: self.limits.max_num_seqs] if not link.closing else ():
@@ -403,13 +413,24 @@ class ClusterClient:
                     ended.append((self._forget(number), [RequestFailed(error)]))
                 else:
                     self._router.ended(number)
-                    self._place(placed, item.next_run())
+                    self._moves.forget(placed)
+                    self.place(placed, item.next_run())
         if not link.closing:
             LOG.error("replica %d %s: %d requests go on elsewhere", link.number, how, len(moved) - len(ended))
         for item, events in ended:
             send(item, events)
 
-    def _note(self, placed: _Placed, events: list[EngineEvent]) -> None:
+    def _read_elsewhere(self, placed: Placed, link: ReplicaLink, last: EngineEvent) -> None:
+        """Of a prompt that is read for another replica: the token is for nobody."""
+        with self._lock:
+            if (
+                placed.prefilling
+                and placed.link is link
+                and isinstance(last, RequestFinished | RequestFailed)
+            ):
+                self._moves.prompt_ended(placed)
+
+    def _note(self, placed: Placed, events: list[EngineEvent]) -> None:
         """Of what a replica sent, what routing and status want to know."""
         with self._lock:
             if isinstance(events[0], Delta):

@@ -57,7 +57,8 @@ class ClusterLoader(WorkerLoader):
         self, process: WorkerProcess, ready: ModelReady, restart: Start, plan: MemoryPlan
     ) -> EngineClient:
         assert self._encoder is not None
-        return ClusterClient(process, ready, CheckedStart(restart, self._encoder), self._settings, plan)
+        start = CheckedStart(restart, self._encoder)
+        return ClusterClient(process, start.named(ready), start, self._settings, plan)
 
 
 class CheckedStart:
@@ -74,7 +75,13 @@ class CheckedStart:
                 f"the weights in {self._path.name} have changed since the model was loaded, and a reply "
                 "must not depend on its replica: `headrace cluster replace` takes the new ones"
             )
-        return self._start(adopt)
+        process, ready = self._start(adopt)
+        return process, self.named(ready)
+
+    def named(self, ready: ModelReady) -> ModelReady:
+        """Of a replica of the present weights: its pages mean nothing to replicas of others."""
+        of_weights = f"{self._digest}\n{ready.page_class}"
+        return replace(ready, page_class=of_weights) if ready.page_class else ready
 
     def accept(self) -> Callable[[], None]:
         """The present weights are those of all replicas from now on; what takes that back."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from typing import Protocol
+from typing import Literal, Protocol
 
 from headrace.engine.client import EngineStatus
 from headrace.workers.process import WorkerProcess
@@ -13,6 +13,7 @@ from headrace.workers.protocol import (
     BadFrame,
     FromWorker,
     ModelReady,
+    PageReport,
     StepEvents,
     SubmitResult,
     ToWorker,
@@ -20,12 +21,19 @@ from headrace.workers.protocol import (
 
 LOG = logging.getLogger("headrace.cluster")
 
+ReplicaRole = Literal["any", "prefill", "decode"]
+"""Prompts and tokens, prompts alone for those that decode, or tokens."""
+
 
 class ReplicaEvents(Protocol):
     """What a link tells, on its own thread."""
 
     def took(self, link: ReplicaLink, message: StepEvents) -> None:
         """Events of requests."""
+        ...
+
+    def moved(self, link: ReplicaLink, report: PageReport) -> None:
+        """About pages that go to another replica or come from one."""
         ...
 
     def answered(self, link: ReplicaLink, answer: SubmitResult) -> None:
@@ -38,10 +46,18 @@ class ReplicaEvents(Protocol):
 
 
 class ReplicaLink:
-    """`heard_s` is when its last message came. `closing`: its end is wanted."""
+    """`heard_s` is when its last message came. `closing`: its end is wanted. `role`: what it computes."""
 
-    def __init__(self, number: int, process: WorkerProcess, ready: ModelReady, told: ReplicaEvents) -> None:
+    def __init__(
+        self,
+        number: int,
+        process: WorkerProcess,
+        ready: ModelReady,
+        told: ReplicaEvents,
+        role: ReplicaRole = "any",
+    ) -> None:
         self.number, self.ready = number, ready
+        self.role: ReplicaRole = role
         self.status: EngineStatus = ready.status
         self.heard_s = time.monotonic()
         self.longest_step_s = 0.0
@@ -98,3 +114,5 @@ class ReplicaLink:
             self._told.took(self, message)
             self.passing_on = False
             self.heard_s = time.monotonic()
+        elif isinstance(message, PageReport):
+            self._told.moved(self, message)

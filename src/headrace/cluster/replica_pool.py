@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from headrace.cluster.replica_link import ReplicaEvents, ReplicaLink
+from headrace.cluster.replica_link import ReplicaEvents, ReplicaLink, ReplicaRole
 from headrace.config.cluster_settings import ClusterSettings
 from headrace.errors import EngineStopped, HeadraceError, InvalidRequest
 from headrace.workers.engine_client import CRASH_WINDOW_S, FIRST_PAUSE_S, LONGEST_PAUSE_S, MAX_CRASHES
@@ -19,8 +19,9 @@ from headrace.workers.protocol import ModelReady
 LOG = logging.getLogger("headrace.cluster")
 
 LOOK_S = 0.1
-DRAIN_S = 30.0
-"""Replies that a draining replica has not ended by then go on elsewhere."""
+MOVE_S = 10.0
+"""Replies that a draining replica has not ended within `drain_s` go on elsewhere, with the pages of their
+prompts where these have come there within so long."""
 LONG_STEPS = 10  # of the longest step: a replica that is silent for so long hangs
 BUSY_REQUESTS = 1.0
 """Requests in flight per place of a replica above which another one is started."""
@@ -47,6 +48,7 @@ class PoolOwner(ReplicaEvents, Protocol):
     def draining(self, link: ReplicaLink) -> None: ...
     def load(self) -> tuple[int, int]: ...
     def works(self, link: ReplicaLink) -> bool: ...
+    def leave(self, link: ReplicaLink) -> None: ...
     def end_late(self) -> None: ...
     def failed(self, error: HeadraceError) -> None: ...
 
@@ -62,6 +64,7 @@ class ReplicaPool:
         self._lock, self._replacing = threading.Lock(), threading.Lock()
         self._links: dict[int, ReplicaLink] = {}
         self._leaving: dict[int, float] = {}  # draining ones, and until when
+        self._moving: set[int] = set()  # those of them whose requests are going elsewhere
         self._wanted = settings.replicas
         self._needed_s = time.monotonic()  # when more than the fewest were needed last
         self._crashes: deque[float] = deque()
@@ -89,6 +92,11 @@ class ReplicaPool:
         with self._lock:
             return self._links[number]
 
+    def find(self, number: int) -> ReplicaLink | None:
+        """As `link`; None where there is none."""
+        with self._lock:
+            return self._links.get(number)
+
     def begin(self) -> None:
         """Start the others."""
         self._thread.start()
@@ -102,18 +110,28 @@ class ReplicaPool:
         """Something new came from a replica: it is worth starting them."""
         self._crashes.clear()
 
-    def adopt(self, process: WorkerProcess, ready: ModelReady) -> None:
-        """A worker that is ready. Numbers are used again: the smallest that is free."""
+    def adopt(self, process: WorkerProcess, ready: ModelReady, role: ReplicaRole | None = None) -> None:
+        """A worker that is ready. Numbers are used again: the smallest that is free. Without a `role` it gets
+        the one that is missing."""
         with self._lock:
             number = next(one for one in range(len(self._links) + 1) if one not in self._links)
-            link = self._links[number] = ReplicaLink(number, process, ready, self._owner)
+            role = role or self._missing_role()
+            link = self._links[number] = ReplicaLink(number, process, ready, self._owner, role)
         self._owner.joined(link)
         link.start()
+
+    def _missing_role(self) -> ReplicaRole:
+        """With the lock held."""
+        if not self._settings.prefill:
+            return "any"
+        roles = [link.role for number, link in self._links.items() if number not in self._leaving]
+        return "decode" if roles.count("prefill") >= self._settings.prefill else "prefill"
 
     def lost(self, link: ReplicaLink) -> None:
         """Its process has ended."""
         with self._lock:
             self._links.pop(link.number, None)
+            self._moving.discard(link.number)
             self._leaving.pop(link.number, None)
             self.past_steps += link.status.steps
             if not link.closing and not self._closing.is_set():
@@ -131,7 +149,7 @@ class ReplicaPool:
         self._owner.draining(link)
         with self._lock:
             if self._links.get(number) is link:  # else it has ended meanwhile, and its number is free
-                self._leaving.setdefault(number, time.monotonic() + DRAIN_S)
+                self._leaving.setdefault(number, time.monotonic() + self._settings.drain_s)
         self._wake.set()
 
     def replace_all(self) -> int:
@@ -143,7 +161,7 @@ class ReplicaPool:
             take_back, self.refused = self._start.accept(), None
             old = [link for link in self.links if link.number not in self._leaving]
             for done, link in enumerate(old):
-                error = self._launch()
+                error = self._launch(link.role)
                 if self.failure is not None or self._closing.is_set():
                     raise self.failure or EngineStopped("the engine is shutting down")
                 if error is not None:
@@ -203,8 +221,11 @@ class ReplicaPool:
         """End one that drains and is idle, and one that hangs."""
         works = self._owner.works(link)
         leaves_s = self._leaving.get(link.number)
-        if leaves_s is not None and (not works or now_s > leaves_s):
+        if leaves_s is not None and (not works or now_s > leaves_s + MOVE_S):
             link.close()
+        elif leaves_s is not None and now_s > leaves_s and link.number not in self._moving:
+            self._moving.add(link.number)
+            self._owner.leave(link)
         silence_s = max(self._settings.hang_s, LONG_STEPS * link.longest_step_s)
         if not works or link.passing_on or link.status.waits_for_turn:
             link.heard_s = max(link.heard_s, now_s) if not works else link.heard_s
@@ -252,7 +273,7 @@ class ReplicaPool:
             self._retry_s = now_s + min(FIRST_PAUSE_S * 2 ** (crashes - 2), LONGEST_PAUSE_S)
         self._launch()
 
-    def _launch(self) -> Exception | None:
+    def _launch(self, role: ReplicaRole | None = None) -> Exception | None:
         """Start one; why it did not."""
         try:
             process, ready = self._start(self._adopt_starting)
@@ -266,7 +287,7 @@ class ReplicaPool:
         if self._closing.is_set():
             process.close()
             return None
-        self.adopt(process, ready)
+        self.adopt(process, ready, role)
         return None
 
     def _adopt_starting(self, process: WorkerProcess) -> None:

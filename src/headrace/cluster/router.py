@@ -187,6 +187,11 @@ class Router:
         self._routed[request.id] = _Routed(replica, request, uncached)
         self._index.note(replica.number, request.keys)
 
+    def holds(self, number: int, keys: Sequence[int]) -> None:
+        """A replica has got pages with these keys."""
+        if number in self._replicas:
+            self._index.note(number, keys)
+
     def first_token(self, request_id: int) -> None:
         """The request's prompt is read."""
         routed = self._routed.get(request_id)

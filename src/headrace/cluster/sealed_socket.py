@@ -38,7 +38,7 @@ class SealedSocket:
         self._socket = end
         self._send_key, self._receive_key = send_key, receive_key
         self._sent = self._received = 0
-        self._left = b""
+        self._left = memoryview(b"")
 
     def send(self, data: bytes, flags: int = 0) -> int:
         """Never at once: the writer's thread sends it."""
@@ -55,9 +55,9 @@ class SealedSocket:
     def recv(self, size: int) -> bytes:
         """Bytes of a record, empty at the end. A wrong record is an end: OSError."""
         if not self._left:
-            self._left = self._record()
+            self._left = memoryview(self._record())
         taken, self._left = self._left[:size], self._left[size:]
-        return taken
+        return bytes(taken)
 
     def shutdown(self, how: int) -> None:
         """As a socket's."""
@@ -122,14 +122,15 @@ def _tag(key: bytes, number: int, part: bytes) -> bytes:
 def _exactly(end: socket.socket, size: int, until_s: float | None = None) -> bytes:
     """So many bytes; none where the stream ends before the first. OSError where it ends within, and where
     they do not come until then, however few come at a time."""
-    taken = bytearray()
-    while len(taken) < size:
+    taken = memoryview(bytearray(size))
+    left = taken
+    while left:
         if until_s is not None:
             end.settimeout(max(until_s - time.monotonic(), 1e-3))
-        part = end.recv(min(size - len(taken), 1 << 18))
-        if not part:
-            if taken:
+        count = end.recv_into(left)
+        if not count:
+            if len(left) < size:
                 raise OSError("the connection was cut")
             return b""
-        taken += part
+        left = left[count:]
     return bytes(taken)

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from headrace.config.names import known_name
 from headrace.config.setting import Setting, table_of
-from headrace.config.values import integer, number, one_of, text
+from headrace.config.values import SIZE, integer, number, one_of, text
 from headrace.errors import UsageError
 
 RoutingPolicy = Literal["kv", "least-load", "round-robin", "session"]
@@ -43,6 +43,34 @@ class ClusterSettings(Struct, frozen=True, kw_only=True):
             shown_default="replicas",
         ),
     ] = None
+    prefill: Annotated[
+        int,
+        Setting(
+            help="replicas that read prompts for those that decode, to which the pages of the KV cache go; "
+            "0: every replica does both",
+            values=integer(0, MAX_LIVE_REPLICAS),
+        ),
+    ] = 0
+    decode: Annotated[
+        int,
+        Setting(help="replicas that decode, where others read prompts", values=integer(0, MAX_LIVE_REPLICAS)),
+    ] = 0
+    warm: Annotated[
+        int,
+        Setting(
+            help="most bytes of KV pages that a new replica gets from another one: what that has used most "
+            "recently of its prefix cache",
+            values=SIZE,
+        ),
+    ] = 64 << 20
+    drain_s: Annotated[
+        float,
+        Setting(
+            help="seconds for a replica that drains to end its replies; those that are left go on elsewhere, "
+            "with the pages of their prompts",
+            values=number(0, 86_400),
+        ),
+    ] = 30.0
     launcher: Annotated[
         Launcher,
         Setting(
@@ -89,7 +117,7 @@ def read_cluster(table: Mapping[str, object] | None) -> ClusterSettings | None:
     for name, value in table.items():
         row = CLUSTER_SETTINGS[known_name(name, list(CLUSTER_SETTINGS), f"cluster: unknown {name!r}")]
         values[name] = row.parse(value, f"cluster.{name}")
-    found = ClusterSettings(**values)
+    found = ClusterSettings(**_with_roles(values))
     if not found.fewest <= found.replicas <= found.most:
         raise UsageError(
             f"cluster.replicas is {found.replicas}, with min {found.fewest} and max {found.most}: "
@@ -97,3 +125,29 @@ def read_cluster(table: Mapping[str, object] | None) -> ClusterSettings | None:
             param="replicas",
         )
     return found
+
+
+def _with_roles(values: dict[str, Any]) -> dict[str, Any]:
+    """`replicas` follows from `prefill` and `decode`, whose numbers stay."""
+    prefill, decode = values.get("prefill", 0), values.get("decode", 0)
+    if not prefill and not decode:
+        return values
+    if not prefill or not decode:
+        raise UsageError(
+            f"cluster.prefill is {prefill} and cluster.decode {decode}: give both, one or more of each",
+            param="prefill" if decode else "decode",
+        )
+    for name in ("min", "max"):
+        if values.get(name) not in (None, prefill + decode):
+            raise UsageError(
+                f"cluster.{name} is {values[name]}: the number of replicas does not change where {prefill} "
+                f"read prompts and {decode} decode: leave it out",
+                param=name,
+            )
+    if values.get("replicas", prefill + decode) != prefill + decode:
+        raise UsageError(
+            f"cluster.replicas is {values['replicas']}, with prefill {prefill} and decode {decode}: leave it "
+            "out",
+            param="replicas",
+        )
+    return {**values, "replicas": prefill + decode}

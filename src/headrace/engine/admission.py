@@ -7,7 +7,7 @@ from collections.abc import Callable
 from headrace.engine.active_requests import ActiveRequests
 from headrace.engine.pacing import Pacing
 from headrace.engine.request import ChoiceFinished, EngineEvent, RequestFailed
-from headrace.engine.request_queue import CancelRequest, PauseRequest, RequestQueue, send
+from headrace.engine.request_queue import CancelRequest, LoopCall, PauseRequest, RequestQueue, send
 from headrace.engine.request_state import RequestState
 from headrace.engine.scheduler.scheduler import Scheduler
 from headrace.engine.step_prediction import StepPredictor
@@ -40,6 +40,8 @@ class Admission:
                 self.cancel(item.request_id)
             elif isinstance(item, PauseRequest):
                 self._pause(item)
+            elif isinstance(item, LoopCall):
+                item.function()
             else:
                 self._admit(item)
         self._check_deadlines()

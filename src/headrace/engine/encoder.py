@@ -32,7 +32,7 @@ from headrace.engine.request import (
     Timing,
     Usage,
 )
-from headrace.engine.request_queue import CancelRequest, PauseRequest, RequestQueue, send
+from headrace.engine.request_queue import CancelRequest, LoopCall, PauseRequest, RequestQueue, send
 from headrace.engine.step_share import StepShare
 from headrace.engine.step_times import StepWork, WidthTimes, attended
 from headrace.engine.submissions import submitted
@@ -170,6 +170,8 @@ class Encoder:
                     self._end(text, [ChoiceFinished(0, "cancelled"), self._done(text, self._clock())])
             elif isinstance(item, PauseRequest):
                 continue
+            elif isinstance(item, LoopCall):
+                item.function()
             elif item.request.predicts:
                 self._end(item, [self._predicted(item)])
             else:

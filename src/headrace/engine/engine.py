@@ -17,6 +17,7 @@ from headrace.engine.client import EngineLimits, EngineStatus
 from headrace.engine.event_delivery import deliver
 from headrace.engine.multi_step import MAX_LOOKAHEAD_TOKENS, MultiStep
 from headrace.engine.pacing import Pacing, work_of
+from headrace.engine.page_moves import PageMoves
 from headrace.engine.request import EngineRequest, EventCallback, RequestHandle
 from headrace.engine.request_builder import RequestBuilder
 from headrace.engine.request_queue import CancelRequest, PauseRequest, RequestQueue
@@ -75,6 +76,7 @@ class Engine:
         self._queue: RequestQueue[RequestState] = RequestQueue(limits, self._multi_step.interrupt)
         self._adapters = AdapterSlots(executor, read_adapter, self._queue.adapters_in_use)
         self._active = ActiveRequests(self._queue, self._scheduler, self._batches, speculation, self._pacing)
+        self.page_moves = PageMoves(executor, self._scheduler, self._queue, self._active)
         self._admission = Admission(
             *(self._queue, self._active, self._scheduler, clock, self._pacing),
             StepPredictor(
@@ -176,6 +178,7 @@ class Engine:
     def _run(self, executor: Executor) -> None:
         with ExitStack() as stack:
             stack.enter_context(self._queue.serving())
+            stack.enter_context(closing(self.page_moves))
             stack.enter_context(closing(self._constraints))
             stack.enter_context(joined(self._turns))
             if self._speculation is not None:
@@ -300,6 +303,7 @@ class Engine:
             timing = StepTiming(len(plan.step.tokens), steps, timer.propose_s, timer.run_s, timer.loop_s, ran)
             speculation.learn(plan.slots, timing)
         self._trace(plan, result)
+        self.page_moves.after_step()
         deliver(self._active, plan.slots, self._timer.ended_s)
         for state in result.groups.values():
             advance_group(self._active, state, self._timer.ended_s)

@@ -176,15 +176,32 @@ class Timing(Struct, frozen=True):
     target_s: float = 0.0
 
 
+class PageMove(Struct, frozen=True):
+    """KV pages of the prompt went from one replica to another, which read `tokens` less. `start_s` counts
+    from submission; `after_s` of the `seconds` passed after the last page was computed. `problem`: why no
+    more came, "" for nothing."""
+
+    reason: str
+    start_s: float
+    seconds: float
+    after_s: float
+    tokens: int
+    nbytes: int
+    source: int
+    target: int
+    problem: str = ""
+
+
 class RequestFinished(Struct, frozen=True):
     """Terminal: every choice has ended. `trace` are the steps that the request took part in, `costs` what
-    others would have cost."""
+    others would have cost, `moves` those of pages between replicas."""
 
     usage: Usage
     timing: Timing
     seed: int
     trace: tuple[StepShare, ...] = ()
     costs: TokenCosts = TokenCosts()
+    moves: tuple[PageMove, ...] = ()
 
 
 class RequestFailed(Struct, frozen=True):

@@ -46,6 +46,12 @@ class PauseRequest(Struct, frozen=True):
     paused: bool
 
 
+class LoopCall(Struct, frozen=True):
+    """Call a function on the loop's thread, between two steps. It must not raise."""
+
+    function: Callable[[], None]
+
+
 class RequestQueue(Generic[AcceptedType]):
     """The requests of one loop, from their acceptance to their end.
 
@@ -58,7 +64,7 @@ class RequestQueue(Generic[AcceptedType]):
         self.active: dict[str, AcceptedType] = {}
         self._accepted: dict[str, AcceptedType] = {}  # not ended yet; this and all below guarded by _wake
         self._pending_choices = 0  # of the accepted
-        self._unread: deque[AcceptedType | CancelRequest | PauseRequest] = deque()
+        self._unread: deque[AcceptedType | CancelRequest | PauseRequest | LoopCall] = deque()
         self._wake = threading.Condition()
         self._stopping = False
         self._failure: HeadraceError | None = None
@@ -97,7 +103,7 @@ class RequestQueue(Generic[AcceptedType]):
             self._accepted[item.request_id] = item
             self.put(item)
 
-    def put(self, item: AcceptedType | CancelRequest | PauseRequest) -> None:
+    def put(self, item: AcceptedType | CancelRequest | PauseRequest | LoopCall) -> None:
         """Queue an item for the loop."""
         with self._wake:
             self._unread.append(item)
@@ -130,7 +136,7 @@ class RequestQueue(Generic[AcceptedType]):
             for item in left:
                 send(item, [RequestFailed(failure)])
 
-    def receive(self, *, idle: bool) -> list[AcceptedType | CancelRequest | PauseRequest] | None:
+    def receive(self, *, idle: bool) -> list[AcceptedType | CancelRequest | PauseRequest | LoopCall] | None:
         """What has arrived, in order; an `idle` loop waits for it. None when it is time to stop."""
         with self._wake:
             if idle and not self._unread and not self._stopping:
@@ -140,7 +146,7 @@ class RequestQueue(Generic[AcceptedType]):
             if self._stopping:
                 return None
         for item in arrived:
-            if not isinstance(item, CancelRequest | PauseRequest):
+            if not isinstance(item, CancelRequest | PauseRequest | LoopCall):
                 self.active[item.request_id] = item
         return arrived
 

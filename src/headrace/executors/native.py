@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from hashlib import blake2b
 from typing import Literal
 
 import numpy as np
@@ -14,6 +15,7 @@ from headrace.executors.adapters import Adapter, packed_a, packed_b
 from headrace.executors.executor import NO_DRAFTS, DraftPlan, ExecutorLimits
 from headrace.executors.kv_layers import KV_BITS, KvLayers, KvType, LayerType, layer_types
 from headrace.executors.lowering import Lowering
+from headrace.executors.page_memory import PageMemory
 from headrace.ops.value import Array, Ints, Value
 from headrace.program.fuse import fuse
 from headrace.program.plan import plan_arena
@@ -55,18 +57,19 @@ class NativeExecutor:
         lowering = Lowering(program, vectors)
         arena = plan_arena(program, max_tokens=capacity.max_tokens, max_rows=capacity.max_rows)
         places = [arena.placements[value] for value in lowering.values]
+        types = layer_types(program, kv_type, kv)
+        caches = [
+            _kv_memory(cache, program, capacity, type, NO_FACTORS if kv is None else kv.factors(index))
+            for index, (cache, type) in enumerate(zip(program.caches, types, strict=True))
+        ]
+        self._page_memory = _page_memory(caches, capacity)
         self._executor = _native.Executor(
             pool,
             _native.allocate(arena.nbytes),
             [(place.rows, place.columns, place.offset) for place in places],
             [_weight(matrices[name]) for name in lowering.matrices],
             lowering.constants,
-            [
-                _kv_memory(cache, program, capacity, type, NO_FACTORS if kv is None else kv.factors(index))
-                for index, (cache, type) in enumerate(
-                    zip(program.caches, layer_types(program, kv_type, kv), strict=True)
-                )
-            ],
+            caches,
             [_state_memory(state, capacity) for state in program.states],
             capacity.max_tokens,
             capacity.max_rows,
@@ -83,6 +86,11 @@ class NativeExecutor:
     def adapter_bytes(self) -> int:
         """See Executor."""
         return 4 if self._adapter_format == "f32" else 2
+
+    @property
+    def page_memory(self) -> PageMemory | None:
+        """See PagedExecutor."""
+        return self._page_memory
 
     def set_adapter(self, slot: int, adapter: Adapter | None) -> None:
         """See Executor."""
@@ -223,6 +231,20 @@ def _kv_memory(
         _native.allocate(slots * size, _SHORT_TEXTS_BYTES) for size in cache_bytes(cache, program, kv_type)
     )
     return k, v, width // head_dim, head_dim, kv_type, factors if is_coded(kv_type) else NO_FACTORS
+
+
+def _page_memory(
+    caches: Sequence[tuple[np.ndarray, np.ndarray, int, int, str, Array]], capacity: ExecutorLimits
+) -> PageMemory | None:
+    """Whose layout has also the factors by which keys were multiplied."""
+    if capacity.state_slots:
+        return None
+    digest, count = blake2b(digest_size=8), capacity.page_count
+    for k, v, heads, head_dim, kind, factors in caches:
+        sizes = f"{heads} {head_dim} {k.size // count} {v.size // count}"
+        digest.update(f"{kind} {sizes} {factors.tolist()}\n".encode())
+    layout = f"{_native.isa()} {capacity.page_tokens} {digest.hexdigest()}"
+    return PageMemory([part for cache in caches for part in cache[:2]], capacity.page_count, layout)
 
 
 def _state_memory(state: Value, capacity: ExecutorLimits) -> tuple[np.ndarray, int]:

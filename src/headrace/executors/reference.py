@@ -9,6 +9,7 @@ import numpy as np
 
 from headrace.executors.adapters import Adapter, changing, lora, row_adapters
 from headrace.executors.executor import ExecutorLimits
+from headrace.executors.page_memory import PageMemory
 from headrace.ops.kv_write import KvCache
 from headrace.ops.value import Array, Value
 from headrace.program.program import Instruction, Program
@@ -40,6 +41,16 @@ class ReferenceExecutor:
     def adapter_bytes(self) -> int:
         """See Executor."""
         return 4
+
+    @property
+    def page_memory(self) -> PageMemory | None:
+        """See PagedExecutor."""
+        caches = [value for value in self._fixed.values() if isinstance(value, KvCache)]
+        parts = [part.view(np.uint8).reshape(-1) for cache in caches for part in (cache.k, cache.v)]
+        layout = (
+            f"numpy {self.capacity.page_tokens} {[part.size // self.capacity.page_count for part in parts]}"
+        )
+        return None if self.capacity.state_slots else PageMemory(parts, self.capacity.page_count, layout)
 
     def set_adapter(self, slot: int, adapter: Adapter | None) -> None:
         """See Executor."""

@@ -309,7 +309,7 @@ class EngineRun:
         if self._answers:
             request, answer = self._answers[index]
             replay = replay_lookup(request.prompt, answer)
-        self._call.traces.append(EngineTrace(*found, *known, *facts, replay, smaller))
+        self._call.traces.append(EngineTrace(*found, *known, *facts, replay, smaller, last.moves))
 
     def _warn_late(self, timing: Timing) -> None:
         self._call.warn(

@@ -169,6 +169,32 @@ class PrefixTree:
                 self._ghosts.popitem(last=False)
         return freed
 
+    def recent(self, count: int) -> list[tuple[Hashable, int, tuple[int, ...]]]:
+        """Texts of the most recently used pages, at most so many pages: the salt, how many pages of it an
+        earlier one of these has, and the tokens. Pages in use come first."""
+        chosen: dict[int, _Node] = {}
+        for page in (*(page for page in self._nodes if page not in self._idle), *reversed(self._idle)):
+            for node in self._path(self._nodes[page]):
+                if len(chosen) < count:
+                    chosen.setdefault(node.page, node)
+        parents = {node.parent.page for node in chosen.values() if node.parent is not None}
+        told: set[int] = set()
+        texts: list[tuple[Hashable, int, tuple[int, ...]]] = []
+        for last in (node for page, node in chosen.items() if page not in parents):
+            path = self._path(last)
+            shared = sum(node.page in told for node in path)
+            told.update(node.page for node in path)
+            texts.append((last.salt, shared, tuple(token for node in path for token in node.tokens)))
+        return texts
+
+    @staticmethod
+    def _path(node: _Node) -> list[_Node]:
+        """The nodes from the first page of a text to this one."""
+        path = [node]
+        while (parent := path[-1].parent) is not None and parent.parent is not None:
+            path.append(parent)
+        return path[::-1]
+
     def _retain(self, page: int) -> None:
         self._pages.retain(page)
         self._idle.pop(page, None)

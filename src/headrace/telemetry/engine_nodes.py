@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from headrace.engine.request import Usage
+from headrace.engine.request import PageMove, Usage
 from headrace.engine.step_share import StepShare
 from headrace.telemetry.explain_node import OTHER, TURN, EngineTrace, ExplainNode
 
@@ -51,8 +51,9 @@ def _predicted_parts(trace: EngineTrace, offset_s: float) -> list[ExplainNode]:
 def _of_prompt(trace: EngineTrace, offset_s: float) -> list[ExplainNode]:
     """Queue, steps, the waiting between them, and what lies between the engine and the reply."""
     timing, usage, from_s = trace.timing, trace.usage, offset_s + trace.submitted_s
-    found = [ExplainNode("queue", timing.queue_s, start_s=from_s)]
-    at_s, chunk = timing.queue_s, 0
+    found, at_s = _moves(trace.moves, from_s)
+    found.append(ExplainNode("queue", timing.queue_s, start_s=from_s + at_s))
+    at_s, chunk = at_s + timing.queue_s, 0
     for share in trace.shares:
         waited_s = share.start_s - at_s
         if waited_s >= MIN_SHOWN_S:
@@ -63,6 +64,27 @@ def _of_prompt(trace: EngineTrace, offset_s: float) -> list[ExplainNode]:
     add_gap(found, timing.total_s - at_s, from_s + at_s)
     add_gap(found, trace.ended_s - trace.submitted_s - timing.total_s, from_s + timing.total_s)
     return found
+
+
+def _moves(moves: Sequence[PageMove], from_s: float) -> tuple[list[ExplainNode], float]:
+    """Of pages between replicas, with what lies before each; when the last one ended."""
+    found: list[ExplainNode] = []
+    at_s = 0.0
+    for move in moves:
+        add_gap(found, move.start_s - at_s, from_s + at_s)
+        detail: dict[str, Any] = {
+            "why": move.reason,
+            "tokens": move.tokens,
+            "bytes": move.nbytes,
+            "from": move.source,
+            "to": move.target,
+            "after_last_page_s": move.after_s,
+        }
+        if move.problem:
+            detail["problem"] = move.problem
+        found.append(ExplainNode("move pages", move.seconds, detail=detail, start_s=from_s + move.start_s))
+        at_s = move.start_s + move.seconds
+    return found, at_s
 
 
 def _of_share(share: StepShare, usage: Usage, chunk: int, from_s: float) -> ExplainNode:

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType, field
 
-from headrace.engine.request import Timing, Usage
+from headrace.engine.request import PageMove, Timing, Usage
 from headrace.engine.step_share import LookupReplay, StepShare, TokenCosts
 
 OTHER, PARALLEL, TURN = "other", "in parallel", "wait for a turn"
@@ -53,8 +53,8 @@ class EngineTrace(Struct, frozen=True):
     """What an engine did for one prompt or input, which was submitted `submitted_s` after the arrival of the
     request and whose end was heard of at `ended_s`. A step reads `weight_bytes` of weights in `weight_format`
     from memory (0: they stay in the caches; in int4 `smaller_bytes`, where known), and may have `max_rows`
-    sequences. `replay` is what speculation would have brought, where it is off and the request is to be
-    explained."""
+    sequences. `moves` are those of KV pages between replicas. `replay` is what speculation would have
+    brought, where it is off and the request is to be explained."""
 
     submitted_s: float
     ended_s: float
@@ -67,3 +67,4 @@ class EngineTrace(Struct, frozen=True):
     max_rows: int = 0
     replay: LookupReplay | None = None
     smaller_bytes: int = 0
+    moves: tuple[PageMove, ...] = ()

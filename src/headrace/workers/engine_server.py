@@ -32,6 +32,7 @@ from headrace.errors import HeadraceError
 from headrace.loading.loader import start, usable_cores
 from headrace.loading.options import EngineOptions
 from headrace.loading.planned_model import PlannedModel, prepare
+from headrace.workers.page_mover import PageMover, page_class
 from headrace.workers.protocol import (
     AdapterResult,
     BadFrame,
@@ -44,6 +45,7 @@ from headrace.workers.protocol import (
     ModelPlanned,
     ModelReady,
     ModelRejected,
+    PageOrder,
     Pause,
     PlanModel,
     Submit,
@@ -79,6 +81,8 @@ class EngineServer:
     def __init__(self, end: socket.socket, turns: int | None = None) -> None:
         self._turns = turns
         self._engine: Engine | Encoder | None = None
+        self._pages: PageMover | None = None
+        self._weight_format = ""
         self._orders: queue.SimpleQueue[PlanModel | LoadModel] = queue.SimpleQueue()
         # Submissions that take a while, by number, and whether the server waits to hear of each.
         self._compiling: dict[int, tuple[Future[RequestHandle], bool]] = {}
@@ -151,7 +155,7 @@ class EngineServer:
             self._pipe.put(ModelRejected(_typed(error)))
             raise SystemExit from None
         assert isinstance(model.engine, Engine | Encoder)
-        self._engine = model.engine
+        self._engine, self._weight_format = model.engine, plan.weight_format
         keep_present_objects()
         self._pipe.put(
             ModelReady(
@@ -162,6 +166,7 @@ class EngineServer:
                 model.cache_failures,
                 model.cache_damages,
                 model.engine.status(),
+                page_class(model.engine, plan.weight_format) if isinstance(model.engine, Engine) else "",
             )
         )
 
@@ -224,6 +229,15 @@ class EngineServer:
                     while self._unacknowledged and self._unacknowledged[0] <= steps:
                         self._unacknowledged.popleft()
                     self._acknowledged.notify()
+            case order:
+                self._move_pages(order)
+
+    def _move_pages(self, order: PageOrder) -> None:
+        if not isinstance(self._engine, Engine):
+            raise BadFrame("pages are moved before a model that generates was loaded")
+        if self._pages is None:
+            self._pages = PageMover(self._engine, self._weight_format, self._pipe.put)
+        self._pages.take(order)
 
     def _submit(self, order: Submit) -> None:
         number = order.number

@@ -85,6 +85,110 @@ class EventsAck(_Message, frozen=True):
     steps: int
 
 
+PrefixRoot = tuple[bool, str, str]
+"""The salt of a text in the prefix tree, see `Sequence.cache_root`."""
+
+
+class PagePart(msgspec.Struct, frozen=True, array_like=True):
+    """Pages of a text from its page `first` on: their bytes, or where these are in memory that the worker
+    shares (process, file, offset)."""
+
+    first: int
+    count: int
+    checksum: int
+    place: tuple[int, int, int] | None
+    data: memoryview
+
+
+class ExportPages(_Message, frozen=True):
+    """To the worker: give the full pages of a text from its page `first` on. With `follows`: as the request
+    `request` computes them, until FinishExport."""
+
+    move: int
+    root: PrefixRoot
+    tokens: tuple[int, ...]
+    first: int
+    request: str
+    follows: bool
+    shares: bool
+
+
+class FinishExport(_Message, frozen=True):
+    """To the worker: no more will be computed of what is exported."""
+
+    move: int
+
+
+class PartTaken(_Message, frozen=True):
+    """To the worker and from it: a part was read, its memory may be used again."""
+
+    move: int
+
+
+class StopExport(_Message, frozen=True):
+    """To the worker: nobody wants more of this."""
+
+    move: int
+
+
+class BeginImport(_Message, frozen=True):
+    """To the worker: parts of a text follow, which is refused where its pages are of another class."""
+
+    move: int
+    root: PrefixRoot
+    tokens: tuple[int, ...]
+    page_class: str
+
+
+class ImportPart(_Message, frozen=True):
+    """To the worker: the next part; PartTaken comes back."""
+
+    move: int
+    part: PagePart
+
+
+class EndImport(_Message, frozen=True):
+    """To the worker: there are no more parts; ImportEnded comes back."""
+
+    move: int
+
+
+class ListHotTexts(_Message, frozen=True):
+    """To the worker: the most recently used texts of its prefix cache, so many bytes at most."""
+
+    move: int
+    max_bytes: int
+
+
+class PagesExported(_Message, frozen=True):
+    """From the worker: the next part of what is exported."""
+
+    move: int
+    part: PagePart
+
+
+class ExportEnded(_Message, frozen=True):
+    """From the worker: there are no more parts; the `problem` that ended it, "" for none."""
+
+    move: int
+    problem: str
+
+
+class ImportEnded(_Message, frozen=True):
+    """From the worker: so many `tokens` of the text are in its prefix cache; why not more, "" for nothing."""
+
+    move: int
+    tokens: int
+    problem: str
+
+
+class HotTexts(_Message, frozen=True):
+    """From the worker: the salt of each text, how many of its pages an earlier one has, and its tokens."""
+
+    move: int
+    texts: list[tuple[PrefixRoot, int, tuple[int, ...]]]
+
+
 class ModelPlanned(_Message, frozen=True):
     """From the worker: the model is planned; this is the memory it will use."""
 
@@ -114,6 +218,8 @@ class ModelReady(_Message, frozen=True):
     cache_failures: int
     cache_damages: int
     status: EngineStatus
+    page_class: str = ""
+    """What the bytes of its KV pages depend on apart from the weights; "": they cannot be moved."""
 
 
 class SubmitResult(_Message, frozen=True):
@@ -142,9 +248,21 @@ class StepEvents(_Message, frozen=True):
     batches: list[tuple[int, list[tuple[int, msgspec.Raw]]]]
 
 
-ToWorker = PlanModel | LoadModel | Submit | Cancel | Pause | LoadAdapter | UnloadAdapter | EventsAck
+Order = PlanModel | LoadModel | Submit | Cancel | Pause | LoadAdapter | UnloadAdapter | EventsAck
+PageOrder = (
+    ExportPages | FinishExport | PartTaken | StopExport | BeginImport | ImportPart | EndImport | ListHotTexts
+)
+PageReport = PagesExported | ExportEnded | PartTaken | ImportEnded | HotTexts
+ToWorker = Order | PageOrder
 FromWorker = (
-    ModelPlanned | ModelRejected | LoadProgress | ModelReady | SubmitResult | AdapterResult | StepEvents
+    ModelPlanned
+    | ModelRejected
+    | LoadProgress
+    | ModelReady
+    | SubmitResult
+    | AdapterResult
+    | StepEvents
+    | PageReport
 )
 
 EVENTS: tuple[type[EngineEvent], ...] = get_args(EngineEvent)

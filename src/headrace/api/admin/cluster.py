@@ -12,7 +12,8 @@ from headrace.api.http.body import RequestBody, read_checked
 from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.errors import json_response
 from headrace.api.service import Service, get_service
-from headrace.cluster.cluster_client import ClusterClient, ReplicaInfo
+from headrace.cluster.cluster_client import ClusterClient
+from headrace.cluster.replica_info import ReplicaInfo
 from headrace.errors import InvalidRequest
 
 

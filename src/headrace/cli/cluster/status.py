@@ -38,6 +38,7 @@ def command(
         "REPLICA",
         "PID",
         "STATE",
+        "ROLE",
         "REQUESTS",
         "RUNNING",
         "WAITING",
@@ -52,6 +53,6 @@ def _row(model: str, one: dict[str, Any]) -> list[str]:
     cached = f"{one['cached_tokens'] / one['prompt_tokens']:.0%}" if one["prompt_tokens"] else "-"
     numbers = [str(one[name]) for name in ("requests", "running", "waiting")]
     return [
-        *(model, str(one["replica"]), str(one["pid"]), one["state"], *numbers),
+        *(model, str(one["replica"]), str(one["pid"]), one["state"], one["role"], *numbers),
         *(f"{one['kv_used']:.0%}", cached, f"{one['steps']:,}"),
     ]

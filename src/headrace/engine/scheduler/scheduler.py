@@ -9,6 +9,7 @@ from collections.abc import Set as AbstractSet
 from msgspec.structs import replace
 
 from headrace.engine.fair_queue import RANK, FairQueue, outranks, remove_ranked
+from headrace.engine.scheduler.moved_pages import MovedPages
 from headrace.engine.scheduler.scheduled_chunk import ScheduledChunk
 from headrace.engine.scheduler.sequence import Sequence, State, agreeing
 from headrace.engine.turns import BATCH_PRIORITY
@@ -91,7 +92,7 @@ class Scheduler:
         self._max_num_seqs = max_num_seqs
         self._max_rows = max_rows or max_num_seqs
         self._ageing_s = ageing_s
-        self._page_tokens = page_tokens
+        self.page_tokens = self._page_tokens = page_tokens
         self._pages = Pages(page_count)
         self._tree = PrefixTree(self._pages, page_tokens=page_tokens)
         self._recurrent = recurrent
@@ -104,6 +105,9 @@ class Scheduler:
         self._blocked: Sequence | None = None  # did not fit, and no page was given back since
         self.preemptions = 0
         """How often a sequence lost its pages to a more important one."""
+        self.moved = MovedPages(
+            self._pages, self._tree, page_tokens, lambda: len(self._running), self._given_back
+        )
 
     @property
     def idle(self) -> bool:
@@ -433,6 +437,9 @@ class Scheduler:
         sequence.preemptions += 1
         self.preemptions += 1
         self._waiting.add(sequence)
+
+    def _given_back(self) -> None:
+        self._blocked = None
 
     def _stop(self, sequence: Sequence, *, keep: bool) -> None:
         """Out of the running ones, without pages and slot."""
