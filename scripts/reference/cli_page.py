@@ -9,11 +9,16 @@ from typing import Any
 import typer.main
 from page_text import cell, code, generated, sentence, table
 
-from headrace.cli import adapt, bench
+from headrace.cli import adapt, bench, cluster
 from headrace.cli import eval as eval_commands
 from headrace.cli.main import COMMANDS, build
 
-GROUPS = {"adapt": adapt.COMMANDS, "bench": bench.COMMANDS, "eval": eval_commands.COMMANDS}
+GROUPS = {
+    "adapt": adapt.COMMANDS,
+    "bench": bench.COMMANDS,
+    "cluster": cluster.COMMANDS,
+    "eval": eval_commands.COMMANDS,
+}
 INTRODUCTION = """Commands that report take `--json`. Exit codes: 0 done, 1 failed, 2 wrong usage, 130
 interrupted by Ctrl-C. Flags of settings are described on the page [Settings](settings.md), where each has
 its environment variable."""
