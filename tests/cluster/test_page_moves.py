@@ -22,13 +22,18 @@ from headrace.cluster.remote_replica import RemoteReplicas
 from headrace.config.cluster_settings import ClusterSettings, read_cluster
 from headrace.engine.client import LoadedModel
 from headrace.engine.engine import Engine
-from headrace.engine.request import EngineRequest
+from headrace.engine.request import EngineRequest, PageMove, Timing, Usage
+from headrace.engine.scheduler.moved_pages import MovedPages
 from headrace.errors import UsageError
 from headrace.executors.kv_layers import KvType
 from headrace.grammar.constraint import Constraint
+from headrace.kv.pages import PAGE_TOKENS, Pages
+from headrace.kv.prefix_tree import PrefixTree
 from headrace.loading.loader import load_model
 from headrace.loading.options import EngineOptions
 from headrace.sampling.params import SamplingParams
+from headrace.telemetry.engine_nodes import engine_nodes
+from headrace.telemetry.explain_node import EngineTrace
 from headrace.workers.model_spec import ModelSpec
 from headrace.workers.page_mover import PageMover, page_class
 from headrace.workers.process import WorkerProcess
@@ -231,6 +236,35 @@ def test_prompts_are_read_elsewhere(cluster: Start, here: LoadedModel) -> None:
     assert all(one.nbytes and one.tokens >= 64 for one in moves)
     until(lambda: engine.load() == (0, 0))
     assert sum(one.requests for one in engine.replicas()) == 0
+
+
+def test_explain_shows_what_moved() -> None:
+    usage, timing = Usage(200, 5, 192), Timing(0.01, 0.9, 1.0)
+    moved = PageMove("prompt read by replica 0", 0.1, 0.4, 0.02, 192, 4096, 0, 1, "why")
+    nodes = engine_nodes([EngineTrace(0.0, 1.0, usage, timing, (), moves=(moved,))], 0.0)
+    assert [one.name for one in nodes] == ["other", "move pages", "queue", "other"]
+    assert nodes[1].detail == {
+        "why": "prompt read by replica 0",
+        "tokens": 192,
+        "bytes": 4096,
+        "from": 0,
+        "to": 1,
+        "after_last_page_s": 0.02,
+        "problem": "why",
+    }
+    assert sum(one.measured_s for one in nodes) == pytest.approx(1.0)
+
+
+def test_pages_on_their_way_leave_room_for_what_runs() -> None:
+    pages = Pages(64)
+    tree = PrefixTree(pages)
+    moved = MovedPages(pages, tree, PAGE_TOKENS, lambda: 4, lambda: None)
+    tokens = tuple(range(16 * 100 + 1))
+    first, second = moved.reserve(ROOT, tokens), moved.reserve(ROOT, tokens)
+    assert (len(first.pages), len(second.pages), pages.free) == (30, 15, 19)
+    assert moved.commit(first, 10) == 160 and moved.commit(second, 15) == 240
+    assert pages.free + tree.evictable == 64 and tree.cached == 15
+    assert moved.reserve(ROOT, tokens).first == 15
 
 
 def test_short_and_known_prompts_stay(cluster: Start) -> None:

@@ -209,6 +209,8 @@ class Engine:
             self._turns.end(again=plan is not None)
         if plan is not None and result is not None:
             self._commit(plan, result, speculation)
+        else:
+            self.page_moves.wait()
 
     def _propose_drafts(self) -> SpeculationController | None:
         """Speculation, where it takes part in this step."""

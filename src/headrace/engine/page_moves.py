@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from msgspec import Struct, field
@@ -15,6 +16,7 @@ from headrace.engine.scheduler.sequence import Sequence, State
 from headrace.executors.executor import Executor
 from headrace.executors.page_memory import PagedExecutor, PageMemory
 
+WAIT_S = 1e-3
 HotText = tuple[Root, int, tuple[int, ...]]
 
 
@@ -46,6 +48,7 @@ class PageMoves:
         """None where pages cannot be moved, or the engine has stopped."""
         self._scheduler, self._queue, self._active = scheduler, queue, active
         self._following: list[PageExport] = []
+        self._reserved = 0
 
     # -- from any thread ------------------------------------------------------------------------------
 
@@ -80,11 +83,21 @@ class PageMoves:
 
     def reserve(self, root: Root, tokens: tuple[int, ...], sink: Callable[[ReservedPages], None]) -> None:
         """Pages to write; `commit` follows."""
-        self._queue.put(LoopCall(lambda: sink(self._scheduler.moved.reserve(root, tokens))))
+
+        def begin() -> None:
+            self._reserved += 1
+            sink(self._scheduler.moved.reserve(root, tokens))
+
+        self._queue.put(LoopCall(begin))
 
     def commit(self, reserved: ReservedPages, count: int, sink: Callable[[int], None]) -> None:
         """The first `count` are written; `sink` gets how many tokens of the text are cached."""
-        self._queue.put(LoopCall(lambda: sink(self._scheduler.moved.commit(reserved, count))))
+
+        def end() -> None:
+            self._reserved -= 1
+            sink(self._scheduler.moved.commit(reserved, count))
+
+        self._queue.put(LoopCall(end))
 
     def hottest(self, page_count: int, sink: Callable[[list[HotText]], None]) -> None:
         """See `MovedPages.hottest`."""
@@ -106,6 +119,11 @@ class PageMoves:
                 self._following.remove(export)
             if new or last:
                 export.sink(new, last)
+
+    def wait(self) -> None:
+        """Nothing can be computed: perhaps because pages are reserved, until these are written."""
+        if self._reserved:
+            time.sleep(WAIT_S)
 
     def close(self) -> None:
         """The memory is freed with the executor."""

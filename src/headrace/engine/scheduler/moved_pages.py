@@ -65,11 +65,11 @@ class MovedPages:
         self._changed()
 
     def reserve(self, root: Root, tokens: tuple[int, ...]) -> ReservedPages:
-        """Pages for the full pages of a text that are not here, as many as there is room for without taking
-        one that a running sequence will need next."""
+        """Pages for the full pages of a text that are not here, at most half of what is left when each
+        running sequence has one more: texts that are waited for must not stop those."""
         match = self._tree.match(root, tokens)
         wanted = (len(tokens) - 1) // self._page_tokens - len(match.pages)
-        room = self._pages.free + self._tree.evictable - self._running()
+        room = (self._pages.free + self._tree.evictable - self._running()) // 2
         count = max(0, min(wanted, room))
         self._tree.evict(max(0, count - self._pages.free))
         taken = self._pages.allocate(count)
