@@ -5,7 +5,7 @@ Every call reads and writes the file, and may compute: not for the event loop.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 from msgspec import Struct
@@ -21,8 +21,10 @@ from headrace.adapt.tasks import Embed
 from headrace.config.adapt_settings import AdaptSettings
 from headrace.errors import InvalidRequest
 from headrace.gateway.gate import GateStore
-from headrace.gateway.routes import Route
+from headrace.gateway.routes import Route, plain_route
 
+ServedName = Callable[[str], str | None]
+"""The own name of a model of this machine that clients may give another one; None where it is none."""
 MAX_NAME = 200
 """Characters of a task's name."""
 
@@ -123,26 +125,40 @@ def shadow(store: ExampleStore, task: str, embed: Embed, who: str) -> Shadowed:
 
 
 def promote_student(
-    store: ExampleStore, gates: GateStore, task: str, routes: Sequence[Route], who: str, how: PromotionTerms
+    store: ExampleStore,
+    gates: GateStore,
+    task: str,
+    routes: Sequence[Route],
+    served_name: ServedName,
+    who: str,
+    how: PromotionTerms,
 ) -> Promoted:
     """See `headrace adapt promote`; `routes` are the remote models that there are."""
     wanted = store.task(task)
-    model = incumbent_of(store, wanted.id)
-    names = {name: one for one in routes for name in (one.name, *one.settings.aliases)}
-    if model not in names:
-        raise InvalidRequest(
-            f"requests of task {wanted.id} name {model!r}, which is no remote model of [models]: "
-            'give it an entry, such as targets = ["…"], so that a student can be put before it',
-            param="task",
-        )
     found = promote(
-        *(store, gates, wanted.id, names[model], who),
+        *(store, gates, wanted.id, _incumbent(store, wanted.id, routes, served_name), who),
         share=how.share,
         audit=how.audit,
         accepts_slices=how.accepts_slices,
         canaries=how.canaries,
     )
     return Promoted(task=wanted.id, student=found.id, route=found.route, share=found.share)
+
+
+def _incumbent(store: ExampleStore, task: str, routes: Sequence[Route], served_name: ServedName) -> Route:
+    """What most requests of a task name: a remote model, or one of this machine."""
+    model = incumbent_of(store, task)
+    names = {name: one for one in routes for name in (one.name, *one.settings.aliases)}
+    if model in names:
+        return names[model]
+    local = served_name(model)
+    if local is None:
+        raise InvalidRequest(
+            f"requests of task {task} name {model!r}, which is neither a remote model of [models] nor a "
+            "model that is served here: a student can be put before what answers them alone",
+            param="task",
+        )
+    return plain_route(local)
 
 
 def roll_back_student(store: ExampleStore, task: str, who: str) -> RolledBack:

@@ -32,7 +32,7 @@ from headrace.inference.accounts import Account
 from headrace.inference.call_context import CallContext, new_request_id
 from headrace.inference.handler import Handler
 from headrace.inference.model_runner import ModelRunner
-from headrace.inference.requests import GenerationRequest
+from headrace.inference.requests import GenerationRequest, InferenceRequest
 from headrace.storage.keys import KeyLimits
 
 LOG = logging.getLogger("headrace.adapt")
@@ -64,10 +64,16 @@ class Adapting:
         self._told: set[str] = set()
         self._unseen: Counter[str] = Counter()
         self._watching: asyncio.Task[None] | None = None
+        self.served_name: Callable[[str | None], str | None] = lambda name: None
+        """The own name of a model of this machine, of any name that a request has for it."""
 
     def students(self, local: Handler) -> Handler:
         """Promoted students, in front of the models of this machine."""
         return StudentHandler(local, self._promotions)
+
+    def before_local(self, request: InferenceRequest) -> Route | None:
+        """See `gateway.routing_handler.Before`."""
+        return self._promotions.before_local(request, self.served_name)
 
     async def reroute(self, route: Route, request: GenerationRequest, call: CallContext) -> Route:
         """See `gateway.routing_handler.Reroute`."""

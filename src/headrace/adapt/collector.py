@@ -233,7 +233,7 @@ def _example(exchange: TrafficPair, print_: Fingerprint, request: GenerationRequ
         question_digest=question_digest(request),
         answer=answer,
         outcome=_outcome(exchange),
-        nano_usd=exchange.nano_usd,
+        nano_usd=call.machine_nano_usd or None if exchange.nano_usd is None else exchange.nano_usd,
         first_token_s=call.first_token_s,
         total_s=exchange.total_s,
         prompt_tokens=exchange.prompt_tokens,

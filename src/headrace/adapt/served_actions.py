@@ -157,12 +157,17 @@ class ServedActions:
         return await self._compute(lambda embed: actions.shadow(self._store, task, embed, who))
 
     async def promote(
-        self, task: str, routes: Sequence[Route], who: str, how: actions.PromotionTerms
+        self,
+        task: str,
+        routes: Sequence[Route],
+        served_name: actions.ServedName,
+        who: str,
+        how: actions.PromotionTerms,
     ) -> Struct:
         """See `headrace adapt promote`."""
         how = replace(how, canaries=self._settings.canaries)
         return await self._run(
-            lambda: actions.promote_student(self._store, self._gates, task, routes, who, how)
+            lambda: actions.promote_student(*(self._store, self._gates, task, routes, served_name, who, how))
         )
 
     async def rollback(self, task: str, who: str) -> Struct:

@@ -6,8 +6,8 @@ not sure of the incumbent answers, a part of its answers is audited, and its gat
 
 from __future__ import annotations
 
+import hashlib
 import math
-import random
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 
@@ -24,8 +24,9 @@ from headrace.adapt.tasks import unit
 from headrace.chat.tool_formats.events import Text
 from headrace.config.adapt_settings import AdaptSettings
 from headrace.engine.request import Timing, Usage
+from headrace.errors import HeadraceError
 from headrace.gateway.labels import question_of
-from headrace.gateway.routes import LocalTarget, Route
+from headrace.gateway.routes import LocalTarget, Route, plain_route
 from headrace.inference.call_context import CallContext
 from headrace.inference.events import (
     OutputDelta,
@@ -38,7 +39,7 @@ from headrace.inference.events import (
 )
 from headrace.inference.handler import Batch, EventBatches, Handler
 from headrace.inference.model_runner import ModelRunner
-from headrace.inference.requests import GenerationRequest, InferenceRequest
+from headrace.inference.requests import ChatRequest, GenerationRequest, InferenceRequest
 from headrace.providers.remote_attempt import prompt_tokens
 from headrace.tasks.embed import EmbedOptions, embed_texts
 
@@ -73,19 +74,32 @@ class Promotions:
         settings: AdaptSettings,
         collector: Collector,
         runner: ModelRunner,
-        draw: Callable[[], float] = random.random,
     ) -> None:
-        self._settings, self._collector, self._draw = settings, collector, draw
+        self._settings, self._collector = settings, collector
         self.runner = runner
         self.known: dict[str, Promotion] = {}
         self._open: dict[str, _Asked] = {}
+
+    def before_local(
+        self, request: InferenceRequest, served: Callable[[str | None], str | None]
+    ) -> Route | None:
+        """The model of this machine that a request names, as a route, where a student was put before it."""
+        if not self.known or not isinstance(request, GenerationRequest):
+            return None
+        try:
+            name = served(request.model)
+        except HeadraceError:  # says so when it is asked
+            return None
+        if name is None or not any(one.row.route == name for one in self.known.values()):
+            return None
+        return plain_route(name)
 
     async def reroute(self, route: Route, request: GenerationRequest, call: CallContext) -> Route:
         """See `gateway.routing_handler.Reroute`: a cascade from the student to the route's own targets, where
         the task of the request has a student."""
         name = call.account.name
         is_candidate = any(one.row.route == route.name for one in self.known.values())
-        if not is_candidate or not self._settings.collects(name):
+        if not is_candidate or not self._settings.collects(name) or not _wants_text(request):
             return route
         redacted = await self._collector.redacted(request, call)
         if redacted is None:
@@ -93,7 +107,7 @@ class Promotions:
         endpoint = str(getattr(call, "path", ""))
         print_ = fingerprint(redacted, group=self._settings.group_of(name), endpoint=endpoint)
         found = self.known.get(print_.id)
-        if found is None or found.row.route != route.name or self._draw() >= found.share:
+        if found is None or found.row.route != route.name or place_of(call) >= found.share:
             return route
         if len(self._open) >= MAX_OPEN:
             self._open.pop(next(iter(self._open)))
@@ -116,6 +130,22 @@ class Promotions:
             return None
         found = self._open.pop(request.id, None)
         return found if found is not None and request.model == STUDENT + found.promotion.row.id else None
+
+
+def _wants_text(request: GenerationRequest) -> bool:
+    """Whether an answer is text and nothing besides, as those of students are."""
+    may_call = isinstance(request, ChatRequest) and request.tools is not None
+    return not may_call and request.sampling.get("logprobs") is None
+
+
+def place_of(call: CallContext) -> float:
+    """From 0 to 1: a student that gets a greater part of the requests gets this one.
+
+    The same when a request is made again after its server was killed. The part only grows, so that what is
+    beyond it no student has begun.
+    """
+    digest = hashlib.blake2b(call.nonce.encode(), digest_size=8).digest()
+    return int.from_bytes(digest) / 2**64
 
 
 class StudentHandler:

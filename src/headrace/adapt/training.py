@@ -56,6 +56,12 @@ def tried_ladder(
     InvalidRequest where examples are too few, or have no answers that come again."""
     if embed is not None:
         embed_examples(store.database, settings.encoder, embed, task=task)
+    if tools := store.task(task).tools:
+        raise InvalidRequest(
+            f"requests of task {task} offer tools ({tools:.100}), whose calls are no text: students answer "
+            "with text alone",
+            param="task",
+        )
     examples = task_examples(store.database, task, settings.encoder, until=until)
     parts = split(planted(examples, student))
     risk = risk_of(settings)

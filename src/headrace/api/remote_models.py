@@ -28,7 +28,7 @@ from headrace.storage.sql_store import SqlStore
 
 if TYPE_CHECKING:
     from headrace.gateway.routes import Route
-    from headrace.gateway.routing_handler import Reroute, RoutingHandler
+    from headrace.gateway.routing_handler import Before, Reroute, RoutingHandler
     from headrace.providers.batches.api import BatchApi
 
 EXTRA = "gateway"
@@ -76,6 +76,7 @@ class RemoteModels:
         """What records attempts: the ledger, unless something else is set before the first update."""
         self._ledger: LedgerRecorder | None = None
         self._reroute: Reroute | None = None
+        self._before_local: Before | None = None
         self.runner: ModelRunner | None = None
         """What runs models of this machine that look at requests; set before the first update."""
 
@@ -95,7 +96,8 @@ class RemoteModels:
         Raises UsageError, also where the extra is not installed; then nothing changes.
         """
         remote = {name: entry for name, entry in entries.items() if is_remote(entry)}
-        if self._routing is None and not remote and not _names_directly(settings):
+        needs_none = not remote and self._reroute is None and not _names_directly(settings)
+        if self._routing is None and needs_none:
             _check_unused(settings)
             return
         building = extra_module(EXTRA, "headrace.gateway.building", *LIBRARIES)
@@ -109,14 +111,16 @@ class RemoteModels:
             runner=self.runner,
         )
         self._routing = routing
-        routing.reroute = self._reroute
+        routing.reroute, routing.before_local = self._reroute, self._before_local
         if self._ledger is not None:
             self._ledger.configure(prices, budgets)
 
-    def serve_students(self, local: Callable[[Handler], Handler], reroute: Reroute) -> None:
-        """Put students in front of the models of this machine; `reroute` decides which requests they get.
-        Before the first update."""
-        self._local, self._reroute = local(self._local), reroute
+    def serve_students(
+        self, local: Callable[[Handler], Handler], reroute: Reroute, before_local: Before
+    ) -> None:
+        """Put students in front of the models of this machine; `reroute` decides which requests they get, and
+        `before_local` for which models of this machine it is asked. Before the first update."""
+        self._local, self._reroute, self._before_local = local(self._local), reroute, before_local
 
     @property
     def routing(self) -> RoutingHandler | None:

@@ -29,6 +29,7 @@ from headrace.config.journal_settings import read_journal
 from headrace.config.settings import Settings
 from headrace.economy.machine import MachineHandler, machine_recorder
 from headrace.errors import StoreError
+from headrace.inference.adapted_engine import adapted_name
 from headrace.inference.admission import AdmissionGate
 from headrace.inference.call_context import CallContext
 from headrace.inference.handler import Handler, OpenStream, open_stream
@@ -106,7 +107,10 @@ class Service:
         inner = self.remote.runner = ModelRunner(local, self.sources, self.model_threads)
         self.adapting = self._adapting(settings, inner)
         if self.adapting is not None:
-            self.remote.serve_students(self.adapting.students, self.adapting.reroute)
+            self.remote.serve_students(
+                self.adapting.students, self.adapting.reroute, self.adapting.before_local
+            )
+            self.adapting.served_name = self.served_name
             actions = self.adapting.actions
             actions.is_busy = lambda: self.gate.open_calls > actions.open_calls
         self.guards = GuardHandler(self._answering, read_guards(settings.guards), inner)
@@ -145,6 +149,14 @@ class Service:
         if self.caching is not None:
             handler = self.caching.remote(handler, self.remote.find)
         return handler if self.adapting is None else self.adapting.handler(handler)
+
+    def served_name(self, name: str | None) -> str | None:
+        """The own name of a model of this machine, or of its adapter, whatever name or alias a request has
+        for it; None where it is not served. Nothing is loaded."""
+        if name is not None and not self._serves(name) and not self.models.policy.any_name:
+            return None
+        adapted, entry = self.sources.adapted(name), self.sources.find(name)
+        return entry.name if adapted is None else adapted_name(entry.name, adapted[1].name)
 
     def _serves(self, name: str) -> bool:
         """Whether a model of this machine, or an alias of one, has that name."""

@@ -109,6 +109,7 @@ class MachineRecorder:
     ) -> Future[None]:
         """A request, or part `number` of it, has ended. Done when that is written."""
         self._meter.end(share)
+        call.machine_nano_usd += share.nano_usd
         now_s = self._clock()
         cached = sum(usage.cached_tokens for usage in usages)
         counts = {

@@ -55,6 +55,11 @@ class Route(Struct, frozen=True, kw_only=True):
         return list(dict.fromkeys(names))
 
 
+def plain_route(model: str) -> Route:
+    """A model of this machine as a route."""
+    return Route(name=model, targets=(LocalTarget(model),), settings=RemoteModelSettings(targets=(model,)))
+
+
 def read_routes(
     entries: Mapping[str, object],
     providers: Mapping[str, Provider],

@@ -42,6 +42,8 @@ MAX_HOPS = 8
 ProviderKey = Callable[[Provider], str | None]
 Reroute = Callable[[Route, GenerationRequest, CallContext], Awaitable[Route]]
 """The route that a request takes in the place of the one that it names."""
+Before = Callable[[InferenceRequest], Route | None]
+"""Of a request that no route has: its model of this machine as a route, where a student may be before it."""
 
 
 class RoutingHandler:
@@ -72,6 +74,7 @@ class RoutingHandler:
         self._share = HedgeShare()
         self.reroute: Reroute | None = None
         """Asked for every request to a route that tries its targets in their order."""
+        self.before_local: Before | None = None
         self.running = 0
         """Requests that have not ended."""
         self.server_id = secrets.token_hex(8)
@@ -139,8 +142,36 @@ class RoutingHandler:
                 "billed: send the request again"
             )
         if route is None:
+            plain = None if self.before_local is None else self.before_local(request)
+            if plain is not None:
+                return self._before(plain, request, call)
             return self._named(request, call) if has_slash else self._local.handle(request, call)
         return self._routed(route, request, call)
+
+    async def _before(
+        self, plain: Route, request: InferenceRequest, call: CallContext
+    ) -> AsyncGenerator[Batch]:
+        """A request for a model of this machine, which answers it as it would without students, unless the
+        request is of a task that has one."""
+        taken = plain
+        if self.reroute is not None and isinstance(request, GenerationRequest) and is_plain(plain, request):
+            taken = await self.reroute(plain, request, call)
+        if taken is plain:
+            batches = self._local.handle(request, call)
+        elif call.journal is not None and call.journal.is_resumed:
+            raise NotResumable(
+                f"the server was stopped while {request.model or plain.name!r:.100} or a student before it "
+                "answered: send the request again"
+            )
+        else:
+            batches = await self._answer(taken, request, call)
+        try:
+            async with aclosing(batches):
+                async for batch in batches:
+                    yield batch
+        finally:
+            if taken is not plain:
+                call.model = plain.name
 
     async def count_tokens(self, route: Route, request: ChatRequest, call: CallContext) -> int:
         """The tokens of a prompt, by the provider of the route's first target. Raises TargetRefused where it

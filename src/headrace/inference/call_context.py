@@ -91,6 +91,8 @@ class CallContext:
     """Under which this machine's time for it is booked, once, however often servers were killed meanwhile."""
     attempts: int = 0
     spent_nano_usd: int = 0
+    machine_nano_usd: int = 0
+    """What it took of this machine, where that has a price; known when the call has ended."""
     routed: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     arrival_s: float = field(default_factory=time.monotonic)
     arrived_unix_s: float = field(default_factory=time.time)

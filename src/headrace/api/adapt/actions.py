@@ -148,7 +148,8 @@ async def promote(http: HttpRequest) -> Response:
     how = extra_module(EXTRA, "headrace.adapt.actions").PromotionTerms(
         share=body.share, audit=body.audit, accepts_slices=body.accept_slices
     )
-    return await _answered(http, wanted.promote(body.task, service.remote.routes, _who(http), how))
+    where = service.remote.routes, service.served_name
+    return await _answered(http, wanted.promote(body.task, *where, _who(http), how))
 
 
 @Endpoint("POST", "/v1/adapt/rollback", body=TaskBody, reply=RollbackReply, errors=OFF)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -15,10 +16,13 @@ from headrace.cli.terminal import JsonFlag, print_json
 from headrace.config.adapt_settings import read_adapt
 from headrace.config.settings import Settings
 from headrace.config.sources import model_entries
+from headrace.errors import HeadraceError
 from headrace.gateway.gate import GateStore
 from headrace.gateway.routes import read_routes
 from headrace.providers.target import read_providers
 from headrace.storage.database import Database
+from headrace.weights.hub.resolver import resolve
+from headrace.workers.model_spec import read_specs
 
 HELP = """Let the student that was proposed for a task answer: first a part of the requests, then more.
 
@@ -56,7 +60,8 @@ def command(
     main = Database(settings.store_file)
     try:
         with opened_store(settings) as store:
-            found = promote_student(store, GateStore(main), task, routes, person(), how)
+            served = partial(_name_here, settings)
+            found = promote_student(store, GateStore(main), task, routes, served, person(), how)
     finally:
         main.close()
     if json:
@@ -65,3 +70,17 @@ def command(
     whose = f"of the requests of task {found.task} to {found.route}"
     print(f"student {found.student} answers {found.share:.0%} {whose}")
     print(f"take it back: headrace adapt rollback {found.task}")
+
+
+def _name_here(settings: Settings, name: str) -> str | None:
+    """The own name of a model of this machine, by the settings and what is stored here; a model that has
+    another name in a running server is promoted there."""
+    base = name.rpartition(":")[0] or name
+    for spec in read_specs([], settings):
+        if base in (spec.name, *spec.aliases):
+            return spec.name + name[len(base) :]
+    try:
+        resolve(base, offline=True)
+    except HeadraceError:
+        return None
+    return name
