@@ -11,7 +11,7 @@ from msgspec import Struct
 from headrace.errors import HeadraceError, InvalidRequest
 from headrace.evals.evaluators import checks, plain
 from headrace.evals.intervals import Interval, PairedDifference, compared, corrected, mean_interval
-from headrace.evals.judging import Verdicts, as_good
+from headrace.evals.judging import PREFERS, Verdicts, as_good
 from headrace.evals.suite import Case, Consistency, Judge, Suite
 
 SHOWN = 20
@@ -23,9 +23,16 @@ class AnswerSource(Protocol):
     """A model. Raises HeadraceError where a request fails."""
 
     def answer(
-        self, system: str, prompt: str, *, max_tokens: int, temperature: float = 0.0, seed: int = 0
+        self,
+        system: str,
+        prompt: str,
+        *,
+        max_tokens: int,
+        temperature: float = 0.0,
+        seed: int = 0,
+        choices: Sequence[str] = (),
     ) -> str:
-        """What it says."""
+        """What it says; one of `choices`, where there are any and it can be held to them."""
         ...
 
 
@@ -215,7 +222,7 @@ def _consistent(
 
 def _judged(suite: Suite, kind: Judge, judge: AnswerSource, answers: dict[int, str], errors: int) -> _Scores:
     def ask(system: str, prompt: str, tokens: int) -> str:
-        return judge.answer(system, prompt, max_tokens=tokens)
+        return judge.answer(system, prompt, max_tokens=tokens, choices=tuple(PREFERS))
 
     verdicts, found = Verdicts(kind, ask), _Scores({}, [], errors)
     for number, case in enumerate(suite.cases):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +13,7 @@ import typer
 
 from headrace.cli.flags import takes_settings
 from headrace.cli.load_progress import loaded
-from headrace.cli.server_call import call_server
+from headrace.cli.server_call import ServerRefusal, call_server
 from headrace.cli.terminal import JsonFlag, print_json, progress_bar
 from headrace.config.settings import MODEL_SETTINGS, Settings
 from headrace.errors import HeadraceError, UsageError
@@ -45,11 +45,20 @@ class _Loaded:
         self._llm = llm
 
     def answer(
-        self, system: str, prompt: str, *, max_tokens: int, temperature: float = 0.0, seed: int = 0
+        self,
+        system: str,
+        prompt: str,
+        *,
+        max_tokens: int,
+        temperature: float = 0.0,
+        seed: int = 0,
+        choices: Sequence[str] = (),
     ) -> str:
         """See `AnswerSource.answer`."""
         messages = _messages(system, prompt)
-        return self._llm.chat(messages, max_tokens=max_tokens, temperature=temperature, seed=seed).text
+        given: dict[str, Any] = {"choice": list(choices)} if choices else {}
+        given |= {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
+        return self._llm.chat(messages, **given).text
 
 
 class _Served:
@@ -57,18 +66,37 @@ class _Served:
 
     def __init__(self, settings: Settings, name: str) -> None:
         self._settings, self._name = settings, name
+        self._takes_choices = True
 
     def answer(
-        self, system: str, prompt: str, *, max_tokens: int, temperature: float = 0.0, seed: int = 0
+        self,
+        system: str,
+        prompt: str,
+        *,
+        max_tokens: int,
+        temperature: float = 0.0,
+        seed: int = 0,
+        choices: Sequence[str] = (),
     ) -> str:
         """See `AnswerSource.answer`."""
         body: dict[str, Any] = {"model": self._name, "messages": _messages(system, prompt)}
         body |= {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
-        found = call_server(self._settings, "POST", "/v1/chat/completions", body)
+        found = self._asked(body, choices if self._takes_choices else ())
         try:
             return found["choices"][0]["message"]["content"] or ""
         except (KeyError, IndexError, TypeError):
             raise HeadraceError("the server's reply is no chat completion") from None
+
+    def _asked(self, body: dict[str, Any], choices: Sequence[str]) -> Any:
+        """The reply. A model of a provider may know no choices: then it says what it likes."""
+        held = body | {"structured_outputs": {"choice": list(choices)}} if choices else body
+        try:
+            return call_server(self._settings, "POST", "/v1/chat/completions", held)
+        except ServerRefusal:
+            if not choices:
+                raise
+        self._takes_choices = False
+        return self._asked(body, ())
 
 
 def _messages(system: str, prompt: str) -> list[dict[str, str]]:
