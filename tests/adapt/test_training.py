@@ -17,6 +17,7 @@ from learning import fill, words
 from msgspec.structs import replace
 
 from headrace.adapt import checkpoints
+from headrace.adapt.alerts import latest_alerts, raise_alert
 from headrace.adapt.checkpoints import kept_training, note_live_traffic, wait_for_traffic
 from headrace.adapt.examples import ExampleStore, Feedback
 from headrace.adapt.registry import Registry
@@ -86,6 +87,32 @@ def test_what_was_corrected_meanwhile_begins_anew(monkeypatch: pytest.MonkeyPatc
     store.give_feedback("k-3", "k", correction, is_admin=False, now_s=time.time())
     name, _ = train(store, task, SETTINGS, words)
     assert first is not None and name != first.student and kept_training(database, task) is None
+    database.close()
+
+
+def test_what_is_deleted_is_in_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither in one that was interrupted, nor in the student of one that runs; nor in an alert's words."""
+    monkeypatch.setattr(checkpoints, "EVERY_S", 0.0)
+    database = open_adapt(None)
+    store = ExampleStore(database)
+    task = fill(store, 250)
+    fill(store, 250, first=1000, key="other")
+
+    def killed() -> None:
+        raise Killed
+
+    with pytest.raises(Killed):
+        train(store, task, SETTINGS, words, wait=killed)
+    raise_alert(database, "drift", task, "s-1", "task (card, pin) has changed")
+    assert kept_training(database, task) is not None
+    assert store.forget("k") == 250
+    assert kept_training(database, task) is None and not latest_alerts(database)
+    fill(store, 250, first=2000)
+    with pytest.raises(InvalidRequest, match="deleted while a student learned"):
+        train(store, task, SETTINGS, words, wait=lambda: store.forget("k"))
+    assert not Registry(database).students("trained")
+    _, card = train(store, task, SETTINGS, words)
+    assert card.keys == {"other": card.lessons}
     database.close()
 
 

@@ -249,7 +249,7 @@ class ExampleStore:
             ]
             gone = connection.execute(f"DELETE FROM examples WHERE {where}", values).rowcount
             marks = ", ".join("?" for _ in touched)
-            for table in ("task_groups", "students"):  # what was learned from it
+            for table in ("task_groups", "students", "trainings", "alerts"):  # what was made of it
                 connection.execute(f"DELETE FROM {table} WHERE task IN ({marks})", touched)
             connection.execute(
                 f"DELETE FROM tasks WHERE id IN ({marks}) AND id NOT IN (SELECT task FROM examples)", touched

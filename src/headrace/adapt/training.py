@@ -112,6 +112,12 @@ def train(
     tried = parts.held_out if chosen.rung == "exact" else without_duplicates(parts)
     pairs = _pairs(chosen, tried)
     with store.database.transaction():
+        begun = kept_training(store.database, task)
+        if begun is None or begun.student != name:  # whatever was deleted has no part in what is kept
+            raise InvalidRequest(
+                f"examples of task {task} were deleted while a student learned from them: train it again",
+                param="task",
+            )
         Registry(store.database).add(task, name, chosen, card, pairs, settings.encoder)
         drop_training(store.database, task)
     return name, card

@@ -15,7 +15,8 @@ from headrace.config.settings import Settings
 from headrace.errors import UsageError
 from headrace.storage.database import open_private
 
-HELP = """Write all that is kept to FILE, a line of JSON for each example; without FILE to the terminal.
+HELP = """Write all that is kept to FILE, a line of JSON for each example; without FILE, or to -, to the
+standard output.
 
 \b
 Examples:
@@ -35,7 +36,7 @@ def command(
     with opened_store(settings) as store:
         lines = store.export(key)
     text = "".join(json_module.dumps(one, ensure_ascii=False) + "\n" for one in lines)
-    if file is None:
+    if file is None or file == Path("-"):
         print(text, end="")
         return
     try:
