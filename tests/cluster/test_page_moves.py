@@ -234,6 +234,8 @@ def test_prompts_are_read_elsewhere(cluster: Start, here: LoadedModel) -> None:
     moves = [one for its in there for one in its.outcome.done.moves]
     assert moves and all(one.target == roles["decode"].replica and not one.problem for one in moves)
     assert all(one.nbytes and one.tokens >= 64 for one in moves)
+    timings = [its.outcome.done.timing for its in there]
+    assert all(0 < one.first_token_s <= one.total_s for one in timings)
     until(lambda: engine.load() == (0, 0))
     assert sum(one.requests for one in engine.replicas()) == 0
 
