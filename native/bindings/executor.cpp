@@ -74,7 +74,7 @@ class BoundExecutor {
   BoundExecutor(Pool& pool, Bytes arena, const std::vector<ValueRow>& values, std::vector<WeightRow> weights,
                 std::vector<ConstFloats> constants, std::vector<KvRow> kv,
                 std::vector<StateRow> states, int max_tokens, int max_rows,
-                const std::vector<InstructionRow>& instructions, bool poison)
+                const std::vector<InstructionRow>& instructions, bool poison, std::vector<int> inputs)
       : arena_(std::move(arena)), weights_(std::move(weights)), constants_(std::move(constants)), kv_(std::move(kv)),
         states_(std::move(states)) {
     headrace::Program program;
@@ -116,6 +116,8 @@ class BoundExecutor {
       instruction.floats = floats;
       program.instructions.push_back(std::move(instruction));
     }
+    if (poison && !inputs.empty()) throw std::invalid_argument("poison would fill what the caller has written");
+    program.inputs = std::move(inputs);
     executor_ = std::make_unique<Executor>(pool, std::move(program), poison);
   }
 
@@ -285,10 +287,10 @@ void bind_executor(nb::module_& m) {
   nb::class_<BoundExecutor>(m, "Executor", "Runs a program; see native/ops.inl for the instructions.")
       .def(nb::init<Pool&, Bytes, const std::vector<ValueRow>&, std::vector<WeightRow>, std::vector<ConstFloats>,
                     std::vector<KvRow>, std::vector<StateRow>, int, int,
-                    const std::vector<InstructionRow>&, bool>(),
+                    const std::vector<InstructionRow>&, bool, std::vector<int>>(),
            "pool"_a, "arena"_a.noconvert(), "values"_a, "weights"_a.noconvert(), "constants"_a.noconvert(),
            "kv"_a.noconvert(), "states"_a.noconvert(), "max_tokens"_a, "max_rows"_a, "instructions"_a, "poison"_a = false,
-           nb::keep_alive<1, 2>())
+           "inputs"_a = nb::list(), nb::keep_alive<1, 2>())
       .def("run", &BoundExecutor::run, "tokens"_a.noconvert(), "positions"_a.noconvert(), "slots"_a.noconvert(),
            "query_starts"_a.noconvert(), "lengths"_a.noconvert(), "block_tables"_a.noconvert(), "rows"_a.noconvert(),
            "state_slots"_a.noconvert(), "adapters"_a.noconvert().none() = nb::none(), "token_types"_a.noconvert().none() = nb::none(), "timed"_a = false,

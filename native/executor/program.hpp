@@ -52,6 +52,7 @@ struct Program {
   int32_t max_tokens = 0;
   int32_t max_rows = 0;
   std::vector<Instruction> instructions;
+  std::vector<int> inputs;  // values that the caller writes before each step: another process made them
   int64_t pages = 0;        // in every KV layer; set by check_program, as is
   int64_t state_slots = 0;  // of every state
 

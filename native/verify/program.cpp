@@ -67,6 +67,10 @@ void check_kv(Program& program) {
 
 void check_order(const Program& program) {
   std::vector<bool> made(program.values.size(), false);
+  for (const int v : program.inputs) {
+    if (v < 0 || static_cast<size_t>(v) >= made.size()) refuse("there is no value " + text(v) + " to be given");
+    made[static_cast<size_t>(v)] = true;
+  }
   for (const Instruction& instruction : program.instructions) {
     for (const int v : instruction.inputs) {
       if (v >= 0 && !made[static_cast<size_t>(v)]) refuse("value " + text(v) + " is read before it is made");

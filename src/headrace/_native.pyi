@@ -48,6 +48,7 @@ class Executor:
             tuple[str, list[int], list[int], list[int], list[int], list[int], list[float]]
         ],
         poison: bool = False,
+        inputs: Sequence[int] = (),
     ) -> None: ...
     def run(
         self,

@@ -118,8 +118,10 @@ def _print_plan(facts: ModelFacts) -> None:
         "states": plan.state_bytes,
         "activation": plan.activation_bytes,
         "base": plan.base_bytes,
-        "total": plan.total_bytes,
+        "total": plan.bytes_of_all,
     }
+    if plan.process_bytes:
+        parts[f"largest of {len(plan.process_bytes)} processes"] = plan.total_bytes
     print_table([(f"  {name}", size(nbytes)) for name, nbytes in parts.items()])
 
 

@@ -45,7 +45,7 @@ class ClusterLoader(WorkerLoader):
         """The plan of all processes together, as far as its total; the rest is that of one."""
         most = self._settings.most
         plan = super().plan(None if memory_bytes is None else max(1, memory_bytes // most))
-        return replace(plan, base_bytes=plan.base_bytes + (most - 1) * plan.total_bytes)
+        return replace(plan, base_bytes=plan.base_bytes + (most - 1) * plan.total_bytes, process_bytes=())
 
     def _maker(self, path: Path) -> Callable[[], WorkerProcess]:
         if self._settings.launcher == "local":

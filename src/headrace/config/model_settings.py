@@ -17,6 +17,7 @@ Backend = Literal["native", "numpy", "torch"]
 Speculative = Literal["auto", "off"]
 SloPolicy = Literal["serve", "refuse", "degrade"]
 PoolingName = Literal["auto", "mean", "max", "cls", "last", "none", "splade"]
+MAX_STAGES = 64
 MAX_THREADS = 1024  # as the native pool
 
 _MODEL: tuple[Scope, ...] = ("server", "model")
@@ -85,6 +86,16 @@ class ModelSettings(Struct, frozen=True, kw_only=True):
             aliases=("--max-num-batched-tokens",),
         ),
     ] = 512
+    pp: Annotated[
+        int,
+        Setting(
+            help="processes that have some of the layers each (pipeline parallelism), for a model that is "
+            "too large for one; a budget of memory is that of each process",
+            values=integer(1, MAX_STAGES),
+            scopes=_MODEL,
+            aliases=("--pipeline-parallel-size",),
+        ),
+    ] = 1
     kv_cache_memory: Annotated[
         int | None,
         Setting(

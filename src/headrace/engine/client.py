@@ -157,6 +157,7 @@ class MemoryPlan(Struct, frozen=True, kw_only=True):
     weight_format: str = ""
     smaller_bytes_per_token: int = 0  # of weight_bytes_per_token in int4, where weights are int8; 0 elsewhere
     reads_memory: bool = True  # whether the weights are too many for the processor's caches
+    process_bytes: tuple[int, ...] = ()  # of each process, where the model is in several
 
     @property
     def own_bytes(self) -> int:
@@ -165,7 +166,12 @@ class MemoryPlan(Struct, frozen=True, kw_only=True):
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of the process."""
+        """Bytes of the process; of the largest, where the model is in several: a budget is that of each."""
+        return max(self.process_bytes, default=self.bytes_of_all)
+
+    @property
+    def bytes_of_all(self) -> int:
+        """Bytes of all processes."""
         return self.own_bytes + self.draft_bytes + self.base_bytes
 
 

@@ -63,6 +63,7 @@ class NativeExecutor:
             for index, (cache, type) in enumerate(zip(program.caches, types, strict=True))
         ]
         self._page_memory = _page_memory(caches, capacity)
+        self._inputs = [lowering.value_id(value) for value in program.inputs]
         self._executor = _native.Executor(
             pool,
             _native.allocate(arena.nbytes),
@@ -75,6 +76,7 @@ class NativeExecutor:
             capacity.max_rows,
             lowering.instructions,
             poison,
+            *([self._inputs] if self._inputs else []),
         )
         self._output = lowering.value_id(program.output)
         self._matrix_ids = {name: index for index, name in enumerate(lowering.matrices)}
@@ -102,10 +104,18 @@ class NativeExecutor:
             pairs.append((self._matrix_ids[name], rank, float(pair.scale), a, b))
         self._executor.set_adapter(slot, kind, pairs)
 
+    def given(self, rows: int, columns: int) -> Array:
+        """The value that the stage before made: a view of its first rows, to be written before each run."""
+        view = self._executor.value(self._inputs[0], rows)
+        if view.shape[1] != columns:
+            raise ProgramError(f"the stage before gives {columns} columns, this one takes {view.shape[1]}")
+        return view
+
     def run(self, step: Step) -> Array:
         """Logits [R, V], float32: a view of the arena, valid (and writable) until the next run."""
         self._run(step, timed=False)
-        return self._executor.value(self._output, len(step.rows))
+        rows = step.tokens if self.program.output.shape[0] == "T" else step.rows
+        return self._executor.value(self._output, len(rows))
 
     def run_multi_step(
         self,

@@ -20,6 +20,7 @@ from headrace.loading.options import EngineOptions
 from headrace.loading.planned_model import kv_layers, model_of
 from headrace.loading.program_weights import ProgramWeights
 from headrace.loading.roofline import roofline
+from headrace.loading.stage_plan import check_stages, cuts_of, staged_plan, stages_of
 from headrace.loading.text_assets import load_text_assets, served_name
 from headrace.loading.tied_output import config_with_ties
 from headrace.loading.unread_tensors import check_unread
@@ -133,7 +134,12 @@ def _plan(
     kv: KvLayers | None,
 ) -> tuple[MemoryPlan | None, str | None]:
     try:
-        return plan_memory(program, wanted, options, context=context, encodes=encodes, kv=kv), None
+        plan = plan_memory(program, wanted, options, context=context, encodes=encodes, kv=kv)
+        if options.pp > 1:
+            check_stages(encodes=encodes)
+            stages = stages_of(program, wanted, kv, cuts_of(program, wanted, kv, plan, options.pp))
+            plan = staged_plan(stages, plan, options)
+        return plan, None
     except OutOfMemory as error:
         return None, error.message
 

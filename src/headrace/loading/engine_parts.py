@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
-from msgspec import Struct
+from msgspec.structs import replace
 
 from headrace import _native
 from headrace.engine.speculative.controller import SpeculationController
@@ -14,23 +14,20 @@ from headrace.executors.native import NativeExecutor
 from headrace.executors.reference import ReferenceExecutor
 from headrace.executors.torch_executor import TorchExecutor
 from headrace.loading.memory_plan import capacity_of
+from headrace.loading.native_weights import PackedWeights, Progress, native_weights
 from headrace.loading.options import EngineOptions
 from headrace.loading.planned_model import PlannedModel
 from headrace.loading.program_weights import ProgramWeights
-from headrace.ops.value import Array
 from headrace.sampling.sampler import Sampler
 from headrace.weights.packing.packed_cache import CacheTroubles
-from headrace.weights.packing.packed_weights import PackedWeight, load_packed
-
-Progress = Callable[[int, int], None]
-"""Called with (bytes done, bytes in all) while weights are packed."""
 
 
-class PackedWeights(Struct, frozen=True):
-    """A program's weights by name: packed matrices, and as float32 what is not packed."""
-
-    matrices: Mapping[str, PackedWeight]
-    floats: Mapping[str, Array]
+def own_part(prepared: PlannedModel) -> PlannedModel:
+    """What this process runs of a model: all of it, or the first stage."""
+    if not prepared.stages:
+        return prepared
+    first = prepared.stages[0]
+    return replace(prepared, program=first.program, wanted=first.wanted, kv=first.kv, stages=())
 
 
 def load_weights(
@@ -45,11 +42,7 @@ def load_weights(
     checkpoint = ProgramWeights(prepared.checkpoint, program)
     if options.backend != "native":
         return PackedWeights({}, {name: checkpoint.float32(name) for name in program.weights})
-    matrices = load_packed(
-        checkpoint, prepared.wanted, pool, cache=options.cache_dir, progress=progress, troubles=troubles
-    )
-    vectors = {name: checkpoint.float32(name) for name, v in program.weights.items() if len(v.shape) != 2}
-    return PackedWeights(matrices, vectors)
+    return native_weights(checkpoint, program, prepared.wanted, options, pool, progress, troubles)
 
 
 def make_executor(

@@ -16,16 +16,17 @@ from headrace.executors.executor import Executor
 from headrace.executors.machine_limits import known_limits
 from headrace.loading.adapters import adapter_fitter
 from headrace.loading.engine_parts import (
-    PackedWeights,
-    Progress,
     load_weights,
     make_executor,
     make_speculation,
+    own_part,
 )
+from headrace.loading.native_weights import PackedWeights, Progress
 from headrace.loading.options import EngineOptions, pace_of
 from headrace.loading.planned_model import PlannedModel, prepare
 from headrace.loading.quality_check import check_quality
 from headrace.loading.roofline import peak_of
+from headrace.loading.stage_processes import StageProcesses
 from headrace.sampling.params import SamplingParams
 from headrace.sampling.sampler import Sampler
 from headrace.weights.config_json import Config, find
@@ -61,9 +62,21 @@ def start(
         def load(of: PlannedModel) -> PackedWeights:
             return load_weights(of, options, pool, progress, troubles)
 
-        weights = load(prepared)
-        executor = make_executor(prepared, options, pool, weights)
-        speculation = make_speculation(prepared, options, pool, weights, load)
+        stages = StageProcesses(prepared, options, threads=pool.threads) if prepared.stages else None
+        try:
+            own = own_part(prepared)
+            weights = load(own)
+            executor = make_executor(own, options, pool, weights)
+            speculation = make_speculation(prepared, options, pool, weights, load)
+            if stages is not None:
+                executor = stages.executor(executor, pool)
+                ready = executor.wait()
+                troubles.failures += ready.failures
+                troubles.damages += ready.damages
+        except BaseException:
+            if stages is not None:
+                stages.close()
+            raise
         defaults = default_params(prepared.checkpoint.generation_config)
     return LoadedModel(
         name=prepared.name,

@@ -81,7 +81,7 @@ def plan_memory(
         reads_memory=read >= LEAST_CACHES * cache_bytes(),
     )
     if plan.kv_bytes > free:
-        raise _does_not_fit(plan, usable)
+        raise _does_not_fit(plan, usable, options.pp)
     return plan
 
 
@@ -89,21 +89,21 @@ def _is_int8(wanted: Sequence[WeightSpec]) -> bool:
     return most_common_format(wanted) == "int8"
 
 
-def _does_not_fit(plan: MemoryPlan, usable: int) -> OutOfMemory:
+def _does_not_fit(plan: MemoryPlan, usable: int, processes: int) -> OutOfMemory:
     draft = f"{_gb(plan.draft_bytes)} for the draft model, " if plan.draft_bytes else ""
     return OutOfMemory(
         f"the model needs {draft}{_gb(plan.weights_bytes)} for weights, {_gb(plan.activation_bytes)} for"
         f" activations, {_gb(plan.state_bytes)} for states and {_gb(plan.kv_bytes)} for keys and values, "
         f"{_gb(max(usable, 0))} are free: use a smaller --max-model-len or --max-num-seqs,"
-        " or --quantization int4",
-        needed_bytes=plan.total_bytes,
+        " or --quantization int4" + (f", or more processes than {processes} (--pp)" if processes > 1 else ""),
+        needed_bytes=plan.bytes_of_all // processes,
     )
 
 
 def _usable_bytes(options: EngineOptions, base: int) -> int:
     """Memory that may be used in addition to the `base` bytes of the process."""
     free = free_memory_bytes()
-    return free if options.memory_bytes is None else min(free, options.memory_bytes - base)
+    return free if options.memory_bytes is None else min(free, (options.memory_bytes - base) * options.pp)
 
 
 def _activation_bytes(

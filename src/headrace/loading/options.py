@@ -39,6 +39,13 @@ class EngineOptions(ModelSettings, frozen=True, kw_only=True):
         for name, setting in OPTIONS.items():
             setting.check(getattr(self, name))
         self._check_drafts()
+        if self.pp > 1 and (self.backend != "native" or self.speculative_layers is not None):
+            raise UsageError(
+                f"pp is {self.pp} with "
+                + ("speculative_layers" if self.backend == "native" else f"backend {self.backend}")
+                + ", which need the whole model in one process: leave one of the two out",
+                param="pp",
+            )
         if (self.slo_policy == "degrade") != (self.slo_fallback is not None):
             raise UsageError(
                 "slo_policy degrade and slo_fallback, the model that answers then, go together: give both or"

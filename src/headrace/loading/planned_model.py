@@ -23,6 +23,7 @@ from headrace.loading.memory_plan import plan_memory
 from headrace.loading.model_record import read_cached, read_record
 from headrace.loading.options import EngineOptions
 from headrace.loading.program_weights import ProgramWeights
+from headrace.loading.stage_plan import ModelStage, check_stages, cuts_of, staged_plan, stages_of
 from headrace.loading.text_assets import load_text_assets, served_name
 from headrace.loading.tied_output import config_with_ties
 from headrace.loading.unread_tensors import ADAPTERS, POOLER, check_unread
@@ -67,6 +68,8 @@ class PlannedModel(Struct, frozen=True, kw_only=True):
     normalize: bool
     draft: PlannedModel | None = None  # where it has the same checkpoint: the model's own first layers
     kv: KvLayers | None = None  # what a calibration found for keys and values
+    cuts: tuple[int, ...] = ()  # of the fused program, into stages
+    stages: tuple[ModelStage, ...] = ()  # where the model is in several processes
     fitted: Path | None = None  # the folder of a classifier on the vectors of this encoder
 
     def __enter__(self) -> Self:
@@ -135,10 +138,7 @@ def prepare_checkpoint(
         raise UsageError(f"{name} is an encoder, which generates nothing to draft: leave its draft out")
 
     def plan(model: Model, options: EngineOptions, draft: PlannedModel | None = None) -> PlannedModel:
-        program = verify(record(model.define))
-        check_labels(checkpoint, program, model.head)
-        program = reorder_inputs(program, ProgramWeights(checkpoint, program).input_order)
-        wanted = weight_specs(program, ProgramWeights(checkpoint, program), options, folder)
+        program, wanted = _recorded(checkpoint, model, options, folder)
         layers = kv_layers(folder, checkpoint, options) if kv is None else kv
         if layers is not None:
             layers.check(program)
@@ -152,6 +152,12 @@ def prepare_checkpoint(
             draft_bytes=drafts,
             kv=layers,
         )
+        cuts, stages = (), ()
+        if options.pp > 1:
+            check_stages(encodes=encodes)
+            cuts = cuts_of(program, wanted, layers, memory, options.pp)
+            stages = stages_of(program, wanted, layers, cuts)
+            memory = staged_plan(stages, memory, options)
         return PlannedModel(
             name=name,
             folder=folder,
@@ -165,6 +171,8 @@ def prepare_checkpoint(
             normalize=normalize,
             draft=draft,
             kv=layers,
+            cuts=cuts,
+            stages=stages,
         )
 
     if options.speculative_layers is not None:
@@ -172,6 +180,23 @@ def prepare_checkpoint(
     planned = plan(model, options, draft)
     _warn_of_unused(name, check_unread(checkpoint, planned.program, model))
     return planned
+
+
+def recorded(
+    checkpoint: CheckpointReader, folder: Path, options: EngineOptions
+) -> tuple[Program, tuple[WeightSpec, ...]]:
+    """The program of a checkpoint, and the matrices to pack, as `prepare` has them."""
+    model, _ = model_of(config_with_ties(checkpoint), folder, options)
+    return _recorded(checkpoint, model, options, folder)
+
+
+def _recorded(
+    checkpoint: CheckpointReader, model: Model, options: EngineOptions, folder: Path
+) -> tuple[Program, tuple[WeightSpec, ...]]:
+    program = verify(record(model.define))
+    check_labels(checkpoint, program, model.head)
+    program = reorder_inputs(program, ProgramWeights(checkpoint, program).input_order)
+    return program, weight_specs(program, ProgramWeights(checkpoint, program), options, folder)
 
 
 def kv_layers(folder: Path, checkpoint: CheckpointReader, options: EngineOptions) -> KvLayers | None:
@@ -211,6 +236,7 @@ def draft_options(options: EngineOptions) -> EngineOptions:
     return replace(
         options,
         speculative="off",
+        pp=1,
         speculative_model=None,
         speculative_layers=None,
         kv_cache_memory=shared,

@@ -52,7 +52,8 @@ def plan_arena(program: Program, *, max_tokens: int, max_rows: int) -> ArenaPlan
 
 def _lives(program: Program) -> dict[Value, tuple[int, int]]:
     """First and last instruction of each buffer's lifetime; the output stays live after the program."""
-    lives: dict[Value, tuple[int, int]] = {}
+    # Inputs are written before the first instruction.
+    lives: dict[Value, tuple[int, int]] = dict.fromkeys(program.inputs, (0, 0))
     for index, instruction in enumerate(program.instructions):
         for value in (*instruction.outputs, *instruction.inputs):
             if value is not None and value.kind == "temp":

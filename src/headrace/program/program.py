@@ -47,7 +47,8 @@ class Program(Struct, frozen=True, eq=False):
     `states` the recurrent states; `output` is the logits, [R, V].
     `parts` gives, for weights that are slices of a checkpoint tensor, the tensor and the slice. `stacks`
     names the tensors of weights that concatenate several tensors along their rows,
-    `derived` says of what others are computed.
+    `derived` says of what others are computed. `inputs` are values that another program made: that of the
+    stage before.
     """
 
     instructions: tuple[Instruction, ...]
@@ -59,6 +60,7 @@ class Program(Struct, frozen=True, eq=False):
     parts: dict[str, tuple[str, TensorSlice]]
     stacks: dict[str, tuple[str, ...]]
     derived: dict[str, DerivedTensor]
+    inputs: tuple[Value, ...] = ()
 
     @property
     def state_width(self) -> int:

@@ -17,7 +17,7 @@ def verify(program: Program) -> Program:
     names = {part.name for part in program.expanded()}
     if len(names) > MAX_OPS:
         raise ProgramError(f"{len(names)} different ops, at most {MAX_OPS} are allowed")
-    defined: set[Value] = set()
+    defined: set[Value] = set(program.inputs)
     written: set[Value] = set()
     for instruction in program.instructions:
         _check_fused(instruction)

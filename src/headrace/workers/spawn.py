@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -15,10 +14,9 @@ from functools import cache
 
 from msgspec import Struct
 
+from headrace.isolation.secret_variables import without_secrets
 from headrace.workers.forked import FORK, ForkedProcess, StartedProcess
 
-SECRETS = re.compile(r"(^|_)((API)?KEYS?|TOKENS?|SECRETS?|PASSWORD|PASSWD|CREDENTIALS?)(_|$)", re.IGNORECASE)
-"""Names of variables that a worker does not get: it computes, and calls nobody."""
 _hidden = {"HEADRACE_LEDGER"}  # as the environment itself, of this process
 
 
@@ -142,7 +140,7 @@ def _can_fork() -> bool:
 def _environment() -> dict[str, str]:
     # A pool of threads of NumPy's BLAS would be in no fork, and competes with the engine's.
     return {"OPENBLAS_NUM_THREADS": "1"} | {
-        name: value for name, value in os.environ.items() if not SECRETS.search(name) and name not in _hidden
+        name: value for name, value in without_secrets(os.environ).items() if name not in _hidden
     }
 
 
