@@ -206,3 +206,26 @@ def test_memory_is_bounded_by_the_pages():
     assert cache.look(text(9, start=0), "key 0") == (0, "cold")  # forgotten by now
     cache.tree.evict(4)
     assert not cache.tree._roots
+
+
+def test_recent_texts_come_with_their_shared_pages_once():
+    cache = Cache()
+    cache.store(text(12))
+    cache.store([*text(8), 90, 91, 92, 93])
+    cache.store(text(8, 50), salt="b")
+    told = [("b", 0, tuple(text(8, 50))), ("a", 0, (*text(8), 90, 91, 92, 93)), ("a", 2, tuple(text(12)))]
+    assert cache.tree.recent(16) == told
+    assert cache.tree.recent(5) == told[:2]
+    assert cache.tree.recent(3) == [told[0], ("a", 0, tuple(text(4)))], "the beginning of what is cut off"
+    assert cache.tree.recent(0) == []
+
+
+def test_of_recent_texts_those_in_use_come_first():
+    cache = Cache()
+    held = cache.hold(text(8))
+    cache.store(text(8, 50))
+    assert cache.tree.recent(2) == [("a", 0, tuple(text(8)))]
+    cache.tree.release(held)
+    assert cache.tree.recent(2) == [("a", 0, tuple(text(8)))], "used last"
+    cache.look(text(9, 50))
+    assert cache.tree.recent(2) == [("a", 0, tuple(text(8, 50)))]
