@@ -44,8 +44,6 @@ from headrace.tasks.task_methods import AsyncTasks, BlockingTasks
 from headrace.telemetry.explain_node import ExplainNode
 
 T = TypeVar("T")
-OTHER_NAMES = {"pipeline_parallel": "pp", "pipeline_parallel_size": "pp"}
-"""Options of models that have further names, as flags have."""
 
 
 class _Model:
@@ -147,14 +145,9 @@ def _folder(journal: str | Path) -> Path:
 
 
 def _engine_options(where: str, options: Mapping[str, Any]) -> EngineOptions:
-    """InvalidRequest for an unknown option; UsageError for one that is given by two names."""
-    check_known(where, options, frozenset(EngineOptions.__struct_fields__) | set(OTHER_NAMES))
-    values: dict[str, Any] = {"cache_dir": default_cache_dir()}
-    for name, value in options.items():
-        field = OTHER_NAMES.get(name, name)
-        if field in options and field != name:
-            raise UsageError(f"{name} and {field} are the same option: give one of them", param=name)
-        values[field] = value
+    """InvalidRequest for an unknown option."""
+    check_known(where, options, frozenset(EngineOptions.__struct_fields__))
+    values: dict[str, Any] = {"cache_dir": default_cache_dir(), **options}
     if isinstance(values["cache_dir"], str):
         values["cache_dir"] = Path(values["cache_dir"]).expanduser()
     return EngineOptions(**values)

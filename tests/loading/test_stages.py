@@ -143,12 +143,10 @@ def test_what_needs_one_process_is_refused_by_name(tmp_path: Path) -> None:
     folder = str(tiny_model(tmp_path))
     for given in ({"backend": "numpy"}, {"speculative_layers": 1}):
         with pytest.raises(UsageError, match="pp is 2 with"):
-            LLM(folder, pipeline_parallel=2, **given)  # type: ignore[arg-type]
+            LLM(folder, pp=2, **given)  # type: ignore[arg-type]
     with pytest.raises(UnsupportedModel, match="an encoder runs in one process"):
         LLM(folder, pp=2, pooling="mean")
-    with pytest.raises(UsageError, match="the same option"):
-        LLM(folder, pp=2, pipeline_parallel_size=2)
-    with LLM(folder, pipeline_parallel=2, threads=1) as llm:
+    with LLM(folder, pp=2, threads=1) as llm:
         assert llm.model.plan.process_bytes
         with pytest.raises(UnsupportedModel, match="take no adapters: load it without pp"):
             llm.model.engine.load_adapter(write_adapter(tmp_path / "adapter", Path(folder)))

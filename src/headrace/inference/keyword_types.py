@@ -33,8 +33,6 @@ class ModelKeywords(TypedDict, total=False):
     max_num_seqs: int
     max_batch_tokens: int
     pp: int
-    pipeline_parallel: int
-    pipeline_parallel_size: int
     kv_cache_memory: int | None
     backend: Backend
     pooling: PoolingName
