@@ -8,7 +8,7 @@ WORKERS ?= 2
 NATIVE := CMakeLists.txt pyproject.toml $(shell find native -name '*.cpp' -o -name '*.hpp' -o -name '*.inl')
 
 .PHONY: run test test-coverage test-rest lint docs nightly soak attacks wheel bench bench-peers suites models setup oracles test-native \
-  frameworks test-frameworks clean
+  frameworks test-frameworks test-beside clean
 
 # What the models inside the package can do: a command, a statement, a story.
 TASK := extract a gzipped tar archive
@@ -93,6 +93,9 @@ wheel: $(VENV)/.installed
 # In a folder of their own: litellm wants an older openai than the tests of the API do.
 frameworks: $(VENV)/.frameworks
 
+# What the gate runs while lint has the other core.
+test-beside: test-coverage
+	$(MAKE) test-frameworks
 test-frameworks: $(VENV)/.frameworks
 	PYTHONPATH=$(VENV)/frameworks $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup tests/frameworks -W default
 

@@ -299,6 +299,7 @@ while True:
 """
 
 
+@pytest.mark.nightly
 def test_kills_in_any_stage_leave_a_whole_registry(tmp_path: Path) -> None:
     path, drawn = tmp_path / "s.sqlite3", random.Random(0)
     folders = [

@@ -33,6 +33,7 @@ def test_the_engine_with_an_api_is_refused(inside: Callable[..., Outcome]) -> No
     assert outcome.code == 2 and "leave out --api" in outcome.stderr
 
 
+@pytest.mark.nightly
 def test_parts_sum_and_what_is_planted_is_found(inside: Callable[..., Outcome], tmp_path: Path) -> None:
     config, table, picture = tmp_path / "config.json", tmp_path / "bill.csv", tmp_path / "bill.png"
     config.write_text(json.dumps(TINY))

@@ -217,7 +217,11 @@ def test_a_second_sigterm_ends_streams_with_an_error(serve: Callable[..., Served
     assert served.process.wait(30) == 0
 
 
-@pytest.mark.parametrize("more", [{}, {"guided_regex": "[a-z]{3}"}], ids=["plain", "with a grammar"])
+@pytest.mark.parametrize(
+    "more",
+    [{}, pytest.param({"guided_regex": "[a-z]{3}"}, marks=pytest.mark.nightly)],
+    ids=["plain", "with a grammar"],
+)
 def test_health_says_that_a_worker_stands_still(
     serve: Callable[..., Served], models: Path, more: dict[str, str]
 ) -> None:
