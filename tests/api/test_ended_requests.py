@@ -233,3 +233,32 @@ def test_no_line_is_made_of_what_nobody_asks_for(monkeypatch: pytest.MonkeyPatch
         while "explained" not in made:  # without being asked for
             assert time.monotonic() < end_s
             time.sleep(0.01)
+
+
+def test_calls_that_wait_hold_little() -> None:
+    """Clients say how long paths and lists are: of inputs, of token ids, of servers; and kept bodies."""
+    many = {"prompt": ["a"] * 40, "max_tokens": 1, "allowed_token_ids": list(range(100))}
+    with running_server(FakeModel()) as server:
+        reply = server.http().post("/v1/completions", json=many)
+        usage = reply.json()["usage"]
+        [call] = server.server._service.requests.waiting  # pyright: ignore[reportPrivateUsage]
+        assert len(call.usages) == 1 and call.params is None and not call.warnings
+        strangers = {
+            "x-headrace-hops": "ab," * 999 + "ab",
+            "traceparent": "0" * 4000,
+            "tracestate": "a" * 4000,
+        }
+        assert server.http().post(f"/v1/{'a' * 4000}", headers=strangers).status_code == 404
+        call = server.server._service.requests.waiting[-1]  # pyright: ignore[reportPrivateUsage]
+        said = (call.path, call.surface, call.traceparent, call.tracestate)
+        assert not call.hops and max(map(len, said)) <= 1024
+        line = server.http().get("/v1/requests").json()["data"][1]
+        names = ("input_tokens", "output_tokens")
+        assert [line[name] for name in names] == [usage["prompt_tokens"], usage["completion_tokens"]]
+    with running_server(FakeModel(), log_content=True) as server:
+        waiting = server.server._service.requests.waiting  # pyright: ignore[reportPrivateUsage]
+        assert server.http().post(CHAT, json=BODY).status_code == 200
+        end_s = time.monotonic() + 20
+        while waiting:  # without being asked for
+            assert time.monotonic() < end_s
+            time.sleep(0.01)

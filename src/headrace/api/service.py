@@ -18,7 +18,7 @@ from headrace.api.http.body_memory import BodyMemory
 from headrace.api.http.call_context import HttpCall
 from headrace.api.http.idempotency import IdempotentCalls
 from headrace.api.http.journaling import ServerJournal
-from headrace.api.http.request_log import UNREAD, RequestLog, ended_call
+from headrace.api.http.request_log import MAX_PATH, UNREAD, RequestLog, ended_call
 from headrace.api.remote_models import EXTRA, LIBRARIES, RemoteModels
 from headrace.api.server_tools import ServerTools
 from headrace.api.statements import Statements
@@ -28,6 +28,7 @@ from headrace.config.extras import extra_module
 from headrace.config.journal_settings import read_journal
 from headrace.config.settings import Settings
 from headrace.economy.machine import MachineHandler, machine_recorder
+from headrace.engine.request import Usage
 from headrace.errors import StoreError
 from headrace.inference.adapted_engine import adapted_name
 from headrace.inference.admission import AdmissionGate
@@ -224,14 +225,15 @@ class Service:
             return
         call.total_s, call.model = time.monotonic() - call.arrival_s, call.model or self.models.default.name
         call.error_code = None if call.error is None else call.error.code or call.error.kind
-        call.error = None  # what it and `releases` hold may go while the call waits to be written
-        call.releases.clear()
+        _lighten(call)
         requests = self.requests
         requests.waiting.append(call)
-        if requests.is_eager or call.explain or len(requests.waiting) >= UNREAD:
-            requests.flush(is_asked_for=requests.is_eager or call.explain)
+        at_once = requests.is_eager or call.explain or call.keeps_content
+        if at_once or len(requests.waiting) >= UNREAD:
+            requests.flush(is_asked_for=at_once)
         if self.tracing is not None:
             self.tracing.ended(ended_call(call))
+        call.params = None  # which may be large, and is in no line
 
     async def run_in_thread(self, work: Callable[[], T]) -> T:
         """Run `work` on the store in a thread."""
@@ -284,6 +286,17 @@ class Service:
         self.documents.close()
         self.statements.close()
         self.model_threads.close()
+
+
+def _lighten(call: HttpCall) -> None:
+    """Let go of what a call holds that waits to be written: clients say how much that is."""
+    call.error = None
+    call.releases.clear()
+    call.warnings, call.verdicts, call.hops = [], [], ()
+    call.path, call.surface = call.path[:MAX_PATH], ""
+    if len(call.usages) > 1 and all(one.done() for one in call.running):
+        facts = [(one.prompt_tokens, one.completion_tokens, one.cached_tokens) for one in call.usages]
+        call.usages = [Usage(*map(sum, zip(*facts, strict=True)))]
 
 
 def get_service(request: HttpRequest) -> Service:

@@ -33,7 +33,7 @@ from headrace.inference.accounts import Account, ReadLimits
 from headrace.inference.call_context import HOPS, CallContext
 from headrace.storage.database import Database
 from headrace.storage.keys import Keys
-from headrace.telemetry.trace_context import TRACEPARENT, TRACESTATE
+from headrace.telemetry.trace_context import MAX_STATE, TRACEPARENT, TRACESTATE
 
 WARNINGS_HEADER = b"x-headrace-warnings"
 WARNING_BYTES = 4096  # clients read headers of at least 8 KiB
@@ -85,8 +85,8 @@ class ServerMiddleware:
             method=scope["method"],
             path=path,
             account=self._keys.everybody,
-            traceparent=headers.get(TRACEPARENT, ""),
-            tracestate=headers.get(TRACESTATE, ""),
+            traceparent=headers.get(TRACEPARENT, "")[: MAX_STATE + 1],
+            tracestate=headers.get(TRACESTATE, "")[: MAX_STATE + 1],
             hops=_hops(headers.get(HOPS, "")),
             explain=scope["method"] == "POST" and headers.get(HEADER, "").lower() in ("1", "true"),
             no_store="no-store" in headers.get("cache-control", "").lower(),

@@ -47,6 +47,7 @@ MEMORY_REQUESTS, MEMORY_BYTES = 1000, 16 * 2**20
 """Bounds where nothing is written to the disk: requests of each key, bytes of all."""
 UNREAD = 2048  # calls that wait until somebody asks for their lines, where nothing is written to the disk
 MAX_TREE_BYTES = 64 * 1024
+MAX_PATH = 1024  # characters
 LINE_BYTES = 400  # of a line without texts, about
 
 ENDING_S = 0.05
@@ -74,7 +75,7 @@ class RequestLog:
     def flush(self, *, is_asked_for: bool) -> None:
         """Write lines for what waits, on the thread. Lines that nobody asks for and that are not written to
         the disk can wait: a tree takes longer than all else that is done at a call's end. A call that is
-        explained does not wait, since its parts have no bound."""
+        explained does not wait, since its parts have no bound, nor one whose body is kept."""
         while len(self.waiting) > MAX_WAITING:
             self.waiting.popleft()
             self._meter.log_failures += 1
@@ -211,7 +212,7 @@ def _facts(call: HttpCall) -> dict[str, Any]:
         "id": call.request_id,
         "arrived_s": call.arrived_unix_s,
         "method": call.method,
-        "path": call.path[:1024],
+        "path": call.path[:MAX_PATH],
         "status": CLIENT_GONE if was_cut else call.status,
         "model": call.model,
         "prompt_tokens": None,
