@@ -109,6 +109,7 @@ def test_spans_and_metrics_over_http(model: Any, quick: Callable[..., None]) -> 
 
 def test_spans_over_grpc(model: Any, quick: Callable[..., None]) -> None:
     grpc = pytest.importorskip("grpc", reason="the extra otel is not installed")
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.grpc", reason="the extra otel is not installed")
     from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc as service
 
     received = Receiver()
@@ -135,12 +136,12 @@ def test_spans_over_grpc(model: Any, quick: Callable[..., None]) -> None:
         server.stop(None).wait()
 
 
-@pytest.mark.parametrize("kind", ["refuses", "fails"])
+@pytest.mark.parametrize("kind", ["refuses", "fails", "redirects"])
 def test_a_collector_that_does_not_take_them_touches_no_request(
     quick: Callable[..., None], caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
-    with http_receiver(status=400) as (url, _):
-        endpoint = url if kind == "fails" else "http://127.0.0.1:9"
+    with http_receiver(status=302 if kind == "redirects" else 400) as (url, _):
+        endpoint = "http://127.0.0.1:9" if kind == "refuses" else url
         quick(
             OTEL_EXPORTER_OTLP_ENDPOINT=endpoint, OTEL_EXPORTER_OTLP_TIMEOUT="1", OTEL_METRICS_EXPORTER="none"
         )

@@ -147,7 +147,7 @@ class Instruments:
     def record(self, call: EndedCall, context: Context) -> None:
         """Count a call; exemplars of what one waits for name its trace."""
         common = {
-            names.OPERATION: names.operation_of(call.path),
+            names.OPERATION: names.operation_of(call.path, call.status),
             names.PROVIDER: names.HEADRACE,
             names.REQUEST_MODEL: call.model,
         }
@@ -265,4 +265,16 @@ def _exporter(signal: str, module: str, kind: str) -> Any:
     if protocol not in PROTOCOLS:
         raise UsageError(f"the protocol of OTLP is {protocol!r}: {' and '.join(PROTOCOLS)} are known")
     package = f"opentelemetry.exporter.otlp.proto.{PROTOCOLS[protocol]}.{module}"
-    return getattr(importlib.import_module(package), kind)()
+    make = getattr(importlib.import_module(package), kind)
+    if PROTOCOLS[protocol] != "http" or any(name in os.environ for name in _own_sessions(signal)):
+        return make()
+    bounded = importlib.import_module("headrace.telemetry.otel.bounded_session")  # gRPC needs no requests
+    return make(session=bounded.BoundedSession())
+
+
+def _own_sessions(signal: str) -> tuple[str, str]:
+    """The SDK's variables that name whose session sends."""
+    return (
+        "OTEL_PYTHON_EXPORTER_OTLP_HTTP_CREDENTIAL_PROVIDER",
+        f"OTEL_PYTHON_EXPORTER_OTLP_HTTP_{signal}_CREDENTIAL_PROVIDER",
+    )
