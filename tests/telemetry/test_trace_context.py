@@ -39,8 +39,9 @@ def test_a_later_version_may_have_more() -> None:
     assert new_trace(f"01-{TRACE}-{PARENT}-01-more").trace_id == TRACE
 
 
-def test_states_that_are_too_long_are_dropped() -> None:
+def test_states_that_are_too_long_or_no_text_of_headers_are_dropped() -> None:
     assert new_trace(HEADER, "a=" + "b" * 1000).state == ""
+    assert new_trace(HEADER, "a=\xe9").state == new_trace(HEADER, "a=b\x7f").state == ""
 
 
 def test_headers_for_others() -> None:

@@ -84,7 +84,8 @@ def _rows(line: LoggedRequest) -> Iterator[dict[str, Any]]:
         "output_tokens": line.completion_tokens,
     }
     request = TaskSpan(
-        *(own_id, str(detail.get("parent_span_id", "")), operation_of(line.path), 0.0, line.total_s),
+        *(own_id, str(detail.get("parent_span_id", "")), operation_of(line.path, line.status)),
+        *(0.0, line.total_s),
         detail=about if line.body is None else {**about, "input": line.body.decode("utf-8", "replace")},
         error=line.error or "",
     )

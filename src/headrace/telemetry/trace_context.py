@@ -35,7 +35,8 @@ def new_trace(traceparent: str = "", tracestate: str = "") -> TraceContext:
         version, trace_id, parent_id, flags, rest = found.groups()
         is_known = version != "ff" and not (version == "00" and rest)
         if is_known and trace_id.strip("0") and parent_id.strip("0"):
-            state = tracestate if len(tracestate) <= MAX_STATE and tracestate.isprintable() else ""
+            is_state = len(tracestate) <= MAX_STATE and tracestate.isascii() and tracestate.isprintable()
+            state = tracestate if is_state else ""
             return TraceContext(trace_id, new_span_id(), parent_id, int(flags, 16) & SAMPLED, state)
     return TraceContext(os.urandom(16).hex(), new_span_id())
 

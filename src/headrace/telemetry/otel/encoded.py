@@ -18,7 +18,7 @@ from opentelemetry.trace import SpanContext, SpanKind
 from headrace.telemetry.otel.span_facts import CallSpans, SpanFacts
 
 KEPT = 4096  # attributes whose bytes are remembered
-MAX_KEPT = 128  # characters of one
+MAX_KEPT = 128  # characters of one, or its entries
 _INT_MASK = (1 << 64) - 1
 # The fields of a span by their tags: numbers and wire types of opentelemetry/proto/trace/v1/trace.proto.
 _TRACE_ID, _SPAN_ID, _PARENT_ID = b"\x0a\x10", b"\x12\x08", b"\x22\x08"
@@ -141,7 +141,7 @@ def _kept_name(name: str, kind: SpanKind) -> bytes:
 
 
 def _attribute(key: str, value: Any) -> bytes:
-    if isinstance(value, float) or (isinstance(value, str) and len(value) > MAX_KEPT):
+    if isinstance(value, float) or (not isinstance(value, int) and len(value) > MAX_KEPT):
         return _pair(key, value)
     return _kept_pair(key, value)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 OPERATION, PROVIDER = "gen_ai.operation.name", "gen_ai.provider.name"
@@ -49,6 +50,10 @@ OPERATIONS: Mapping[str, str] = {
 }
 """What the conventions call an endpoint's work; others have the last word of their path."""
 
+OTHER_OPERATION = "request"
+_WORD = re.compile(r"[A-Za-z_-]{1,32}")
+_NOT_SERVED = frozenset({401, 403, 404, 405})
+
 REQUEST_DURATION = "gen_ai.server.request.duration"
 TIME_TO_FIRST_TOKEN = "gen_ai.server.time_to_first_token"
 TIME_PER_OUTPUT_TOKEN = "gen_ai.server.time_per_output_token"
@@ -64,6 +69,13 @@ BUCKETS: Mapping[str, tuple[float, ...]] = {
 }
 
 
-def operation_of(path: str) -> str:
-    """The operation that an endpoint with that path is."""
-    return OPERATIONS.get(path) or path.rstrip("/").rpartition("/")[2] or "request"
+def operation_of(path: str, status: int = 200) -> str:
+    """The operation that an endpoint with that path is. Ids, and what was answered with a `status` that needs
+    neither a key nor an endpoint, have one name together: the SDK keeps a number of names at most, until it
+    ends, and clients must not choose which."""
+    known = OPERATIONS.get(path)
+    if known is not None:
+        return known
+    word = path.rstrip("/").rpartition("/")[2].rpartition(":")[2]
+    is_served = status not in _NOT_SERVED and _WORD.fullmatch(word) is not None
+    return word if is_served else OTHER_OPERATION

@@ -60,7 +60,7 @@ class SpanWriter:
     def _root(self, call: EndedCall) -> SpanFacts:
         attributes, dropped = self._within_limits(call_attributes(call))
         return SpanFacts(
-            name=f"{names.operation_of(call.path)} {call.model}".strip(),
+            name=f"{names.operation_of(call.path, call.status)} {call.model}".strip(),
             span_id=call.trace.span_id,
             parent_id=call.trace.parent_id,
             kind=SpanKind.SERVER,
@@ -145,7 +145,7 @@ def _caller(trace: TraceContext) -> SpanContext | None:
 def call_attributes(call: EndedCall) -> dict[str, Any]:
     """Of a call's own span. What was said is in none of them."""
     found: dict[str, Any] = {
-        names.OPERATION: names.operation_of(call.path),
+        names.OPERATION: names.operation_of(call.path, call.status),
         names.PROVIDER: names.HEADRACE,
         names.REQUEST_MODEL: call.model,
         names.RESPONSE_MODEL: call.model,
