@@ -87,6 +87,8 @@ def test_several_prompts_and_choices(server: Running) -> None:
     assert [one["name"] for one in engine["children"]] == ["prompt 0", "prompt 1"]
     assert engine["detail"]["output_tokens"] == 2 * 3 * 7
     assert part(engine, "decode")["detail"]["batch"] == 3.0
+    many = explained(server, "/v1/completions", {"prompt": ["a b c"] * 20, "max_tokens": 7})
+    assert part(many, "engine")["detail"]["output_tokens"] == 20 * 7
 
 
 @pytest.mark.parametrize(

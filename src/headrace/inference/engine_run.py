@@ -61,7 +61,8 @@ class EngineRun:
     """Submits engine requests and hands out their events, each with the index of its request.
 
     Lives on the event loop. `finished` resolves when every request has had its terminal event, whatever the
-    consumer does; until then their tokens count. `plan` is that of the model, for who asks to be explained.
+    consumer does; until then their tokens count. `plan` is that of the model, for who asks to be explained;
+    of other calls no more than `max_traces` requests are followed.
     """
 
     def __init__(
@@ -72,8 +73,10 @@ class EngineRun:
         call: CallContext,
         requests: int,
         plan: MemoryPlan | None = None,
+        max_traces: int = MAX_TRACES,
     ) -> None:
         self._plan, self._answers = plan, list[tuple[EngineRequest, list[int]]]()
+        self._max_traces = max_traces
         self._engine, self._bridge, self._call, self._metrics = engine, bridge, call, metrics
         self._handles: list[RequestHandle] = []
         self._meters: list[RequestMetrics] = []
@@ -288,7 +291,7 @@ class EngineRun:
         if isinstance(last, RequestFinished):
             self._call.usages.append(last.usage)
             self._call.finish_reasons += [one.reason for one in events if isinstance(one, ChoiceFinished)]
-            if self._call.explain or len(self._call.traces) < MAX_TRACES:
+            if self._call.explain or len(self._call.traces) < self._max_traces:
                 self._trace(index, last, now_s)
             if last.timing.late_s:
                 self._warn_late(last.timing)

@@ -179,7 +179,10 @@ class LocalHandler:
             with call.stage("prepare"):
                 prepared = await self._prepared(request, model, call)
             requests = tuple(asked(one) for one in prepared.requests)
-            run = EngineRun(model.engine, self._event_bridge(), ModelMetrics(), call, len(requests))
+            count = len(requests)
+            run = EngineRun(
+                *(model.engine, self._event_bridge(), ModelMetrics(), call, count), max_traces=count
+            )
             await self._threads.run(model, lambda: run.submit(requests))
             while await run.next():
                 pass
