@@ -62,6 +62,15 @@ def test_requests_and_where_their_time_went(server: Running, capsys: pytest.Capt
     assert "there is no request" in capsys.readouterr().err
 
 
+def test_what_clients_send_does_not_steer_the_terminal(
+    server: Running, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.http().post("/v1/%1B%5D0;owned%07")
+    assert headrace("requests", "--port", str(server.port)) == 0
+    shown = capsys.readouterr().out
+    assert r"/v1/\x1b]0;owned\x07" in shown and "\x1b" not in shown and "\x07" not in shown
+
+
 def test_a_prompt_is_not_computed(capsys: pytest.CaptureFixture[str]) -> None:
     assert headrace("explain", "list all files", "--max-tokens", "9", "--json") == 0
     tree = json.loads(capsys.readouterr().out)

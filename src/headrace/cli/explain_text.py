@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from msgspec import UNSET
 
+from headrace.cli.terminal import printable
 from headrace.telemetry.explain_node import ExplainNode
 
 _BAR = 24  # characters
@@ -24,7 +25,7 @@ def explain_text(root: ExplainNode) -> str:
     ]
     advice = () if root.detail is UNSET else root.detail.get("advice", ())
     said = [f"\n{one['lever'].replace('_', ' ')}: {one['text']}" for one in advice]
-    return "\n".join(row.rstrip() for row in (head, *rows)) + "".join(said)
+    return "\n".join(printable(row.rstrip()) for row in (head, *rows)) + "".join(said)
 
 
 def _lines(node: ExplainNode, whole_s: float, indent: str) -> Iterator[tuple[str, str, str, str, str]]:

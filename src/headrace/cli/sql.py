@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from headrace.cli.flags import takes_settings
-from headrace.cli.terminal import note, print_table
+from headrace.cli.terminal import note, print_table, printable
 from headrace.config.settings import Settings
 from headrace.data.engine import AiWishes, DataEngine
 from headrace.data.guard import MAX_STATEMENT
@@ -207,5 +207,5 @@ def print_rows(answer: SqlAnswer) -> None:
 def _cell(value: object) -> str:
     """A value on one line; what would steer a terminal is shown instead."""
     text = "" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    plain = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text[: _LONGEST + 1])
+    plain = printable(text[: _LONGEST + 1])
     return plain if len(text) <= _LONGEST else plain[: _LONGEST - 1] + "…"

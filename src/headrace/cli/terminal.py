@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 import textwrap
+import unicodedata
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, TextIO
@@ -31,6 +32,13 @@ def size(nbytes: float) -> str:
     return f"{nbytes:.1f} TB"
 
 
+def printable(text: str) -> str:
+    """A text, of which what would steer a terminal is shown instead: clients choose paths and names."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or unicodedata.category(c) == "Zs" else repr(c)[1:-1] for c in text)
+
+
 def print_json(value: object) -> None:
     """Print one JSON document to stdout."""
     print(json.dumps(value, indent=2, ensure_ascii=False))
@@ -41,7 +49,7 @@ def print_table(
 ) -> None:
     """Print aligned columns. On a terminal with `fit` the last one is cut to the terminal's width, with `cut`
     each line."""
-    lines = [list(header), *map(list, rows)] if header else list(map(list, rows))
+    lines = [[printable(entry) for entry in row] for row in ([header, *rows] if header else rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))] if lines else []
     width = shutil.get_terminal_size().columns
     room = width - sum(widths[:-1]) - 2 * len(widths[:-1])
