@@ -295,8 +295,14 @@ def _lighten(call: HttpCall) -> None:
     call.warnings, call.verdicts, call.hops = [], [], ()
     call.path, call.surface = call.path[:MAX_PATH], ""
     if len(call.usages) > 1 and all(one.done() for one in call.running):
-        facts = [(one.prompt_tokens, one.completion_tokens, one.cached_tokens) for one in call.usages]
-        call.usages = [Usage(*map(sum, zip(*facts, strict=True)))]
+        usages = call.usages
+        call.usages = [
+            Usage(
+                prompt_tokens=sum(one.prompt_tokens for one in usages),
+                completion_tokens=sum(one.completion_tokens for one in usages),
+                cached_tokens=sum(one.cached_tokens for one in usages),
+            )
+        ]
 
 
 def get_service(request: HttpRequest) -> Service:
