@@ -5,6 +5,7 @@
 #
 # Arguments after the image's name take the place of the last line:
 #     docker run headrace run "extract a gzipped tar archive"
+# Extras of the package: docker build --build-arg EXTRAS=otel,data -t headrace .
 
 FROM python:3.12-slim AS build
 RUN apt-get update \
@@ -21,7 +22,9 @@ FROM python:3.12-slim
 RUN apt-get update \
  && apt-get install -y --no-install-recommends libstdc++6 \
  && rm -rf /var/lib/apt/lists/*
-RUN --mount=type=bind,from=build,source=/wheels,target=/wheels pip install --no-cache-dir /wheels/*.whl
+ARG EXTRAS=
+RUN --mount=type=bind,from=build,source=/wheels,target=/wheels \
+    pip install --no-cache-dir "$(echo /wheels/*.whl)${EXTRAS:+[$EXTRAS]}"
 RUN useradd --create-home headrace
 USER headrace
 WORKDIR /home/headrace

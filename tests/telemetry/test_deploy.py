@@ -122,6 +122,13 @@ def test_what_compose_mounts_is_there() -> None:
     assert len(published) == 3 and all(one.startswith("127.0.0.1:") for one in published)
 
 
+def test_the_image_of_compose_sends_traces() -> None:
+    """Which needs an extra that the image does not have by itself."""
+    compose, image = (DEPLOY / "compose.yml").read_text(), (ROOT / "Dockerfile").read_text()
+    assert "OTEL_EXPORTER_OTLP_ENDPOINT" in compose and "args: {EXTRAS: otel}" in compose
+    assert "ARG EXTRAS=\n" in image and "${EXTRAS:+[$EXTRAS]}" in image
+
+
 def test_promtool_takes_the_configuration(tmp_path: Path) -> None:
     tool = shutil.which("promtool")
     if tool is None:
@@ -161,6 +168,12 @@ tests:
         values: "0+10x20"
       - series: 'headrace_http_replies_total{status="200",instance="a"}'
         values: "0+90x20"
+      - series: 'headrace_time_to_first_token_seconds_bucket{model="busy",le="2"}'
+        values: "0+1x30"
+      - series: 'headrace_time_to_first_token_seconds_bucket{model="busy",le="3"}'
+        values: "0+7x30"
+      - series: 'headrace_time_to_first_token_seconds_bucket{model="busy",le="+Inf"}'
+        values: "0+7x30"
     alert_rule_test:
       - {eval_time: 4m, alertname: HeadraceQueueGrows}
       - eval_time: 12m
@@ -179,7 +192,17 @@ tests:
         exp_alerts:
           - exp_labels: {severity: warn, instance: a}
             exp_annotations: {summary: "10% of replies are 5xx"}
-      - {eval_time: 12m, alertname: HeadraceSlowFirstToken}
+      - eval_time: 12m
+        alertname: HeadraceWorkerRestarts
+        exp_alerts:
+          - exp_labels: {severity: page, model: busy, instance: a}
+            exp_annotations: {summary: "the worker of busy was restarted 4 times in 15 minutes"}
+      - {eval_time: 9m, alertname: HeadraceSlowFirstToken}
+      - eval_time: 20m
+        alertname: HeadraceSlowFirstToken
+        exp_alerts:
+          - exp_labels: {severity: warn, model: busy}
+            exp_annotations: {summary: "1 in 20 first tokens of busy takes longer than 2.942s"}
 """
 
 
