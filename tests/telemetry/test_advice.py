@@ -123,7 +123,7 @@ def test_a_bigger_batch(llm: LLM) -> None:
     given: dict[str, Any] = {"max_tokens": 129, "ignore_eos": True, "explain": True}
     alone = llm.generate("list files", **given)
     told = said(alone)["bigger_batch"]
-    assert "with 8 requests at once instead of 1.0" in told["text"] and told["saved_s"] > 0
+    assert "with 8 requests at once instead of 1 a token" in told["text"] and told["saved_s"] > 0
     before = llm.model.engine.status().steps
     with ThreadPoolExecutor(8) as pool:
         together = list(pool.map(lambda number: llm.generate(f"list {number}", **given), range(8)))
@@ -145,6 +145,15 @@ def test_levers_of_what_was_drafted() -> None:
     )
     [on] = [one for one in advice(replaced) if one["lever"] == "speculation_on"]
     assert on["saved_s"] == pytest.approx(20 * 2.5e-3 - 50 * 1e-4) and on["saved_steps"] == 20
+
+
+def test_tokens_that_a_grammar_forces_are_no_choices() -> None:
+    """A step of one choice has several of them."""
+    share = StepShare("decode", 0.0, 0.1, 10, 0.1, 0.09, 0.0, 0.0, 30, 10, 30)
+    trace = EngineTrace(0.0, 0.1, Usage(10, 30, 0), Timing(0.0, 0.0, 0.1), (share,), TokenCosts(row_s=1e-3))
+    assert "fewer_choices" not in [one["lever"] for one in advice(trace)]
+    [found, *_] = advice(replace(trace, shares=(replace(share, rows=30),)))
+    assert found["lever"] == "fewer_choices" and found["saved_tokens"] == 20
 
 
 def test_what_saves_little_is_not_told() -> None:

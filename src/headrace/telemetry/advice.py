@@ -73,7 +73,9 @@ def _prefix_cache(trace: EngineTrace) -> Iterator[Advice]:
 
 def _fewer_choices(trace: EngineTrace) -> Iterator[Advice]:
     decode = _decode(trace)
-    choices = 0 if decode is None else round(decode.tokens / max(decode.steps, 1))
+    choices = 0
+    if decode is not None:  # where a grammar leaves one token only, a step of one choice has several
+        choices = round(min(decode.tokens, decode.rows) / max(decode.steps, 1))
     if decode is None or choices < 2 or decode.drafted:
         return
     saved = trace.usage.completion_tokens * (choices - 1) // choices
@@ -137,8 +139,9 @@ def _bigger_batch(trace: EngineTrace) -> Iterator[Advice]:
     if rows > batch / 2:
         return
     now_s, then_s = step_s / rows, (step_s + (batch - rows) * row_s) / batch
+    so_far = f"{rows:.1f}".removesuffix(".0")
     text = (
-        f"with {batch} requests at once instead of {rows:.1f} a token takes {_ms(then_s)} of the machine "
+        f"with {batch} requests at once instead of {so_far} a token takes {_ms(then_s)} of the machine "
         f"instead of {_ms(now_s)}: send what can wait together, or as a batch"
     )
     yield Advice("bigger_batch", text, decode.steps * (now_s - then_s))

@@ -30,7 +30,7 @@ def engine_nodes(
     return tuple(
         ExplainNode(
             f"prompt {index}",
-            0.0 if is_predicted else one.timing.total_s,
+            0.0 if is_predicted else max(one.timing.total_s, one.ended_s - one.submitted_s),
             one.timing.total_s or UNSET if is_predicted else UNSET,
             detail={"concurrent": True, "start_s": offset_s + one.submitted_s},
             children=tuple(parts(one, offset_s)),
@@ -61,8 +61,8 @@ def _of_prompt(trace: EngineTrace, offset_s: float) -> list[ExplainNode]:
         chunk += share.kind != "decode"
         found.append(_of_share(share, usage, chunk, from_s))
         at_s = max(at_s, share.end_s)
-    add_gap(found, timing.total_s - at_s, from_s + at_s)
-    add_gap(found, trace.ended_s - trace.submitted_s - timing.total_s, from_s + timing.total_s)
+    end_s = max(timing.total_s, trace.ended_s - trace.submitted_s)
+    add_gap(found, end_s - at_s, from_s + at_s)
     return found
 
 
