@@ -60,6 +60,8 @@ def test_requests_and_where_their_time_went(server: Running, capsys: pytest.Capt
     assert headrace("explain", "req_0123", *flags) == 1
     assert headrace("explain", "req_" + "0" * 32, *flags) == 1
     assert "there is no request" in capsys.readouterr().err
+    assert headrace("explain", "list files?", "--id", *flags) == 1  # which no id can be
+    assert "there is no request 'list files?'" in capsys.readouterr().err
 
 
 def test_what_clients_send_does_not_steer_the_terminal(

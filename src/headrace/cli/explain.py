@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import msgspec
 import typer
@@ -48,7 +49,8 @@ def command(
 ) -> None:
     """Run it; see HELP."""
     if is_id or _ID.fullmatch(what):
-        tree = msgspec.convert(call_server(settings, "GET", f"/v1/requests/{what}/explain"), ExplainNode)
+        path = f"/v1/requests/{quote(what, safe='')}/explain"
+        tree = msgspec.convert(call_server(settings, "GET", path), ExplainNode)
     else:
         machine_limits(settings.threads or usable_cores(), settings.cache_folder)  # nothing else says times
         with loaded(model, settings) as llm:
