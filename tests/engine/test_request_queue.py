@@ -47,6 +47,21 @@ def test_words_come_in_order_and_requests_stay_active_until_their_end(queue: Req
     assert queue.receive(idle=False) == []
 
 
+def test_what_is_about_an_ended_request_is_not_about_the_next_of_its_id(
+    queue: RequestQueue[Item],
+) -> None:
+    """A replica that has read a prompt may get the request itself, after a late cancellation."""
+    first, second = item("one"), item("one")
+    queue.accept(first)
+    assert queue.receive(idle=True) == [first]
+    queue.end(first)
+    queue.put(CancelRequest("one"))
+    queue.accept(second)
+    queue.put(PauseRequest("one", True))
+    assert queue.receive(idle=True) == [second, PauseRequest("one", True)]
+    assert queue.active == {"one": second}
+
+
 def test_ids_and_room(queue: RequestQueue[Item]) -> None:
     named = EngineRequest(prompt=(1,), request_id="mine")
     assert queue.request_id(named) == "mine"

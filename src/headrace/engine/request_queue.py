@@ -145,10 +145,17 @@ class RequestQueue(Generic[AcceptedType]):
             self._unread.clear()
             if self._stopping:
                 return None
-        for item in arrived:
-            if not isinstance(item, CancelRequest | PauseRequest | LoopCall):
-                self.active[item.request_id] = item
-        return arrived
+        return [item for item in arrived if self._is_due(item)]
+
+    def _is_due(self, item: AcceptedType | CancelRequest | PauseRequest | LoopCall) -> bool:
+        """Note a request as active. False for what is about one that has ended, whose id one that arrived
+        with it may have."""
+        if isinstance(item, LoopCall):
+            return True
+        if isinstance(item, CancelRequest | PauseRequest):
+            return item.request_id in self.active
+        self.active[item.request_id] = item
+        return True
 
     def overdue(self, now_s: float) -> list[tuple[AcceptedType, DeadlineExceeded]]:
         """The active requests whose deadline has passed, each with its error."""
