@@ -304,12 +304,16 @@ def test_faults_while_prompts_are_read_elsewhere(cluster: Start, here: LoadedMod
 def test_a_drained_replica_sends_the_pages_of_its_requests(cluster: Start, here: LoadedModel) -> None:
     engine = cluster(replicas=2, max=2, drain_s=0.0, warm=1)
     running(engine, 2)
-    requests = [replace(long_request(seed, 300), constraint=None) for seed in range(8)]
+    # One choice each: as many as both replicas run at once.
+    requests = [replace(long_request(seed, 1000), constraint=None) for seed in range(0, 24, 3)]
     there = [Running(engine, one) for one in requests]
     for one in there:
         one.next()
     before = engine.replicas()[0]
+    os.kill(before.pid, signal.SIGSTOP)  # it ends none of them before it is asked for their pages
     engine.drain(before.replica)
+    until(lambda: engine._moves.transfers._open)
+    os.kill(before.pid, signal.SIGCONT)
     until(lambda: before.pid not in [one.pid for one in engine.replicas()])
     for mine, its in zip(requests, there, strict=True):
         assert its.finish().bits == Running(here.engine, mine).finish().bits
