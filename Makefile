@@ -61,6 +61,8 @@ test-native: $(VENV)/.installed
 # Everything of the gate (.ci/run) without its limits on time: no stage is skipped, all instruction sets of this machine
 # under sanitizers, more steps, requests and damaged files.
 nightly: export TEST_STATE_STEPS ?= 100000
+nightly: export TEST_EXACT_TRIALS ?= 3000
+nightly: export TEST_SPECULATION_TRIALS ?= 10000
 nightly: export TEST_API_EXAMPLES ?= 500
 nightly: export TEST_API_EVERY ?= 1
 nightly: export TEST_SAMPLER_EXAMPLES ?= 300

@@ -6,6 +6,9 @@ import ast
 import functools
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.xdist_group("ranks")  # each file is parsed once
 PACKAGE = Path(__file__).resolve().parent.parent / "src" / "headrace"
 
 RANKS = {

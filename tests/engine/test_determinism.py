@@ -7,6 +7,7 @@ trials before left it; every answer must equal, bit for bit, what the request gi
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from headrace.loading.options import EngineOptions
 from random_requests import VOCABULARY, answers_alone, load_with_pages, random_request, small_model
 from tiny import Running
 
-TRIALS = 3000
+TRIALS = int(os.environ.get("TEST_EXACT_TRIALS", "1500"))  # 3,000 by `make nightly`
 
 
 def long(*case: str) -> Any:
@@ -92,8 +93,8 @@ def engines(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 def test_bits_do_not_depend_on_company(engines: Engines, request: pytest.FixtureRequest) -> None:
     rng = random.Random(request.node.name)
-    preemptible = hits = 0
-    for _ in range(TRIALS // len(CASES)):
+    trials, preemptible, hits = TRIALS // len(CASES), 0, 0
+    for _ in range(trials):
         model = rng.choice(engines.shaped)
         picked = [rng.randrange(REQUESTS) for _ in range(rng.randint(1, 10))]
         running: list[Running] = []
@@ -107,6 +108,6 @@ def test_bits_do_not_depend_on_company(engines: Engines, request: pytest.Fixture
             hits += outcome.done.usage.cached_tokens > 0
         preemptible += model.engine.status().page_count < 50
     recurrent = engines.shaped[0].plan.state_bytes > 0
-    assert recurrent or hits > 100, "the trials hardly ever hit the prefix cache"
+    assert recurrent or hits > trials // 3, "the trials hardly ever hit the prefix cache"
     assert not recurrent or not hits, "a prefix was taken without its state"
-    assert preemptible > 100, "the trials hardly ever ran short of pages"
+    assert preemptible > trials // 3, "the trials hardly ever ran short of pages"

@@ -148,7 +148,7 @@ def without_collector() -> Generator[None]:
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize("wall_s", [3, pytest.param(60, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("wall_s", [2, pytest.param(60, marks=pytest.mark.soak)])
 def test_l2_more_than_can_be_served(show: Show, tmp_path: Path, wall_s: float) -> None:
     """A model of 11 million parameters on one core; the other is for the server and for those who ask."""
 
