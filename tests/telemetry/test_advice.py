@@ -156,6 +156,16 @@ def test_tokens_that_a_grammar_forces_are_no_choices() -> None:
     assert found["lever"] == "fewer_choices" and found["saved_tokens"] == 20
 
 
+def test_choices_that_are_computed_while_the_weights_are_read_cost_nothing() -> None:
+    share = StepShare("decode", 0.0, 0.1, 10, 0.1, 0.1, 0.0, 0.0, 30, 30, 30)
+    costs = TokenCosts(row_s=4e-3, read_s=9e-3)
+    trace = EngineTrace(0.0, 0.1, Usage(10, 30, 0), Timing(0.0, 0.0, 0.1), (share,), costs)
+    [found, *_] = advice(trace)
+    assert (found["lever"], found["saved_s"]) == ("fewer_choices", pytest.approx(0.01))
+    [found, *_] = advice(replace(trace, costs=TokenCosts(row_s=4e-3)))
+    assert found["saved_s"] == pytest.approx(0.08)
+
+
 def test_what_saves_little_is_not_told() -> None:
     share = StepShare("decode", 0.0, 0.1, 50, 0.1, 0.09, 0.0, 0.0, 50, 50, 50)
     costs = TokenCosts(row_s=1.95e-3)  # a step is all arithmetic

@@ -15,6 +15,7 @@ from headrace.engine.scheduler.scheduler import Scheduler
 from headrace.engine.scheduler.sequence import Sequence
 from headrace.engine.speculative.controller import SpeculationController
 from headrace.engine.step_share import TokenCosts
+from headrace.engine.step_times import StepBound
 from headrace.errors import HeadraceError
 
 
@@ -29,6 +30,7 @@ class ActiveRequests:
         builder: BatchBuilder,
         speculation: SpeculationController | None,
         pacing: Pacing,
+        bound: StepBound,
     ) -> None:
         self.choices: dict[int, ChoiceState] = {}
         """By sequence id."""
@@ -36,6 +38,7 @@ class ActiveRequests:
         """By sequence id: the requests that have groups of sequences instead of choices."""
         self._queue, self._scheduler = queue, scheduler
         self._builder, self._speculation, self._pacing = builder, speculation, pacing
+        self._bound = bound
 
     def find(self, request_id: str) -> RequestState | None:
         """The request, None where it has ended."""
@@ -94,7 +97,7 @@ class ActiveRequests:
         times, known = self._pacing.times, None if self._speculation is None else self._speculation.costs
         row_s = times.row_seconds(usage.prompt_tokens) if times.any_known else 0.0
         plain_s = known.seconds(1) + known.plain_loop_s if known is not None and known.known else 0.0
-        return TokenCosts(row_s, plain_s)
+        return TokenCosts(row_s, plain_s, self._bound.read_s)
 
     def fail(self, state: RequestState, error: HeadraceError) -> None:
         """End the request with an error."""

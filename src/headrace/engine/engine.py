@@ -75,7 +75,9 @@ class Engine:
         self._builder = RequestBuilder(tokenizer, sampler.vocabulary, self._constraints, self._max_length)
         self._queue: RequestQueue[RequestState] = RequestQueue(limits, self._multi_step.interrupt)
         self._adapters = AdapterSlots(executor, read_adapter, self._queue.adapters_in_use)
-        self._active = ActiveRequests(self._queue, self._scheduler, self._batches, speculation, self._pacing)
+        self._active = ActiveRequests(
+            *(self._queue, self._scheduler, self._batches, speculation, self._pacing, limits.bound)
+        )
         self.page_moves = PageMoves(executor, self._scheduler, self._queue, self._active)
         self._admission = Admission(
             *(self._queue, self._active, self._scheduler, clock, self._pacing),

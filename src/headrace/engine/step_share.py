@@ -11,10 +11,12 @@ ShareKind = Literal["prefill", "decode", "encode"]
 
 class TokenCosts(Struct, frozen=True):
     """What the last steps say that tokens cost: `row_s` is what one more token adds to a step, `plain_s` a
-    step of one sequence without drafts, with the loop around it. Seconds; 0 where nothing is known."""
+    step of one sequence without drafts, with the loop around it; below `read_s`, which reading the weights
+    takes at the machine's limit, no step comes. Seconds; 0 where nothing is known."""
 
     row_s: float = 0.0
     plain_s: float = 0.0
+    read_s: float = 0.0
 
 
 class LookupReplay(Struct, frozen=True):

@@ -76,7 +76,7 @@ class NativeExecutor:
             capacity.max_rows,
             lowering.instructions,
             poison,
-            *([self._inputs] if self._inputs else []),
+            self._inputs,
         )
         self._output = lowering.value_id(program.output)
         self._matrix_ids = {name: index for index, name in enumerate(lowering.matrices)}

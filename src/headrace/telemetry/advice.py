@@ -80,7 +80,10 @@ def _fewer_choices(trace: EngineTrace) -> Iterator[Advice]:
         return
     saved = trace.usage.completion_tokens * (choices - 1) // choices
     around_s = decode.seconds - decode.run_s - decode.propose_s  # sampling, mostly: of each choice its part
-    seconds = decode.steps * (choices - 1) * trace.costs.row_s + around_s * (choices - 1) / choices
+    rows_s = decode.steps * (choices - 1) * trace.costs.row_s
+    # What is computed while the weights are read costs nothing.
+    rows_s = min(rows_s, max(decode.run_s - decode.steps * trace.costs.read_s, 0.0))
+    seconds = rows_s + around_s * (choices - 1) / choices
     text = f"with one choice instead of about {choices} there are {saved:,} tokens less to generate"
     yield Advice("fewer_choices", text, min(seconds, decode.seconds) or UNSET, saved_tokens=saved)
 
