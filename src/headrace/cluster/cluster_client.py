@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from headrace.cluster.cost_model import CostModel
 from headrace.cluster.prefix_index import GROUP_TOKENS, group_keys
-from headrace.cluster.replica_info import ReplicaInfo, replica_info
+from headrace.cluster.replica_info import ReplicaInfo, replica_info, summed_status
 from headrace.cluster.replica_link import ReplicaLink
 from headrace.cluster.replica_pool import ReplicaPool, ReplicaStart
 from headrace.cluster.request_moves import Placed, RequestMoves
@@ -161,34 +161,19 @@ class ClusterClient:
     def status(self) -> EngineStatus:
         """Sums over the replicas; `restarting` while requests wait for a first one."""
         with self._lock:
-            links = self._pool.links
-            items = [placed.item for placed in self._open.values()]
-            running = sum(link.status.running for link in links)
-            state: EngineState = "running"
-            if not links and self._pool.needed:
-                state = "restarting"
-            failure = self._pool.failure
-            if failure is not None:
-                state = "failed"
-            latest = max((link.status.last_step_s for link in links), default=self._ready.status.last_step_s)
-            return EngineStatus(
-                running=running,
-                waiting=max(0, computing(items) + compiling(items) - running),
-                free_pages=sum(link.status.free_pages for link in links),
-                available_pages=sum(link.status.available_pages for link in links),
-                page_count=sum(link.status.page_count for link in links) or self._plan.page_count,
-                steps=self._pool.past_steps + sum(link.status.steps for link in links),
-                last_step_s=latest,
+            pool, items = self._pool, [placed.item for placed in self._open.values()]
+            links, failure = pool.links, pool.failure
+            state: EngineState = "restarting" if not links and pool.needed else "running"
+            sums = summed_status(links, before=self._ready.status)
+            return replace(
+                sums,
+                waiting=max(0, computing(items) + compiling(items) - sums.running),
+                page_count=sums.page_count or self._plan.page_count,
+                steps=pool.past_steps + sums.steps,
                 alive=failure is None and not self._closing,
-                state=state,
-                restarts=self._pool.restarts,
+                state=state if failure is None else "failed",
+                restarts=pool.restarts,
                 failure=None if failure is None else failure.message,
-                longest_step_s=max((link.longest_step_s for link in links), default=0.0),
-                preemptions=sum(link.status.preemptions for link in links),
-                masks=sum(link.status.masks for link in links),
-                mask_s=sum(link.status.mask_s for link in links),
-                drafted=sum(link.status.drafted for link in links),
-                accepted=sum(link.status.accepted for link in links),
             )
 
     @property

@@ -1,4 +1,4 @@
-"""What `headrace cluster status` shows of a replica."""
+"""What is shown of a replica, and of all together."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from headrace.cluster.replica_link import ReplicaLink
 from headrace.cluster.router import Replica
+from headrace.engine.client import EngineStatus
 
 
 class ReplicaInfo(Struct, frozen=True, kw_only=True):
@@ -44,4 +45,25 @@ def replica_info(
         steps=status.steps,
         cached_tokens=from_cache,
         prompt_tokens=prompts,
+    )
+
+
+def summed_status(links: Sequence[ReplicaLink], before: EngineStatus) -> EngineStatus:
+    """Sums over replicas; the latest step, that of `before` where there is no replica, and the longest."""
+    each = [link.status for link in links]
+    return EngineStatus(
+        running=sum(one.running for one in each),
+        waiting=sum(one.waiting for one in each),
+        free_pages=sum(one.free_pages for one in each),
+        available_pages=sum(one.available_pages for one in each),
+        page_count=sum(one.page_count for one in each),
+        steps=sum(one.steps for one in each),
+        last_step_s=max((one.last_step_s for one in each), default=before.last_step_s),
+        alive=bool(each),
+        longest_step_s=max((link.longest_step_s for link in links), default=0.0),
+        preemptions=sum(one.preemptions for one in each),
+        masks=sum(one.masks for one in each),
+        mask_s=sum(one.mask_s for one in each),
+        drafted=sum(one.drafted for one in each),
+        accepted=sum(one.accepted for one in each),
     )
