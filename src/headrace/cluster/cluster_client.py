@@ -35,7 +35,7 @@ from headrace.engine.validation import validate_request
 from headrace.errors import DeadlineExceeded, EngineStopped, HeadraceError, InvalidRequest
 from headrace.workers.delivered import Diverged
 from headrace.workers.engine_client import MAX_REPLAYS
-from headrace.workers.in_flight import InFlightRequest, cancelled, compiling, computing, repeatable, send
+from headrace.workers.in_flight import InFlightRequest, cancelled, compiling, computing, repeatable
 from headrace.workers.process import WorkerProcess
 from headrace.workers.protocol import (
     Cancel,
@@ -144,8 +144,8 @@ class ClusterClient:
                 placed.link.put(Cancel(number))
                 if placed.item.accepted is None and not placed.prefilling:
                     return
-            self._forget(number)
-        send(placed.item, cancelled(placed.item))
+            self._end(placed, cancelled(placed.item))
+        placed.deliver()
 
     def pause(self, request_id: str, paused: bool) -> None:
         """Pause or resume a request; no effect if it has ended."""
@@ -261,15 +261,18 @@ class ClusterClient:
         if item.paused and link is not None:
             link.put(Pause(number, True))
 
-    def _forget(self, number: int) -> InFlightRequest:
+    def _end(self, placed: Placed, events: list[EngineEvent]) -> None:
+        """With the lock held: the request ends with these events."""
+        self._forget(placed)
+        placed.outbox.append(events)
+
+    def _forget(self, placed: Placed) -> None:
         """With the lock held: the request has ended."""
-        placed = self._open.pop(number)
-        item = placed.item
+        number, request = placed.routed.id, placed.item.request
+        del self._open[number], self._numbers[request.request_id]
         self._moves.forget(placed)
         self._router.ended(number)
-        del self._numbers[item.request.request_id]
-        self._pending_choices -= item.request.params.n
-        return item
+        self._pending_choices -= request.params.n
 
     # -- the pool's and the links' threads
     # -------------------------------------------------------------------------------
@@ -310,15 +313,12 @@ class ClusterClient:
         now_s = time.monotonic()
         with self._lock:
             self._moves.transfers.expire(now_s)
-            late = [
-                self._forget(number)
-                for number, placed in list(self._open.items())
-                if placed.link is None and placed.item.is_late(now_s)
-            ]
-        for item in late:
-            send(
-                item, [RequestFailed(DeadlineExceeded("the request's deadline has passed: allow more time"))]
-            )
+            late = [one for one in self._open.values() if one.link is None and one.item.is_late(now_s)]
+            for placed in late:
+                error = DeadlineExceeded("the request's deadline has passed: allow more time")
+                self._end(placed, [RequestFailed(error)])
+        for placed in late:
+            placed.deliver()
 
     def failed(self, error: HeadraceError) -> None:
         """No replica can be started any more."""
@@ -329,27 +329,10 @@ class ClusterClient:
         for number, batch in message.batches:
             events = read_events(batch)
             placed = self._open.get(number)
-            if placed is None or placed.link is not link or not events:
-                continue
-            last = events[-1]
-            if isinstance(last, RequestFailed) and isinstance(last.error, EngineStopped):
-                continue  # its process is about to end, which is handled there
-            if placed.prefilling:
-                self._read_elsewhere(placed, link, last)
-                continue
-            self._note(placed, events)
-            events = self._new_events(link, number, placed.item, events)
-            if not events:
-                continue
-            placed.item.advanced = True
-            self._pool.progressed()
-            if isinstance(done := events[-1], RequestFinished | RequestFailed):
-                if isinstance(done, RequestFinished) and placed.moves:
-                    events[-1] = replace(done, moves=tuple(placed.moves))
-                with self._lock:
-                    if number in self._open:
-                        self._forget(number)
-            send(placed.item, events)
+            if placed is not None and events:
+                with self._lock:  # the request moves before these events or after them
+                    self._take(link, placed, events)
+                placed.deliver()
         if message.batches:
             link.put(EventsAck(message.status.steps))
 
@@ -369,12 +352,12 @@ class ClusterClient:
         with self._lock:
             if self._open.get(answer.number) is not placed:  # it was cancelled at this moment
                 return
-            self._forget(answer.number)
+            self._forget(placed)
         placed.item.refuse(answer.error)
 
     def lost(self, link: ReplicaLink, how: str) -> None:
         """See `ReplicaEvents`: its requests go on elsewhere."""
-        ended: list[tuple[InFlightRequest, list[EngineEvent]]] = []
+        ended: list[Placed] = []
         error = EngineStopped(f"the model's worker process {how} before this reply ended: send it again")
         with self._lock:
             if link.number in self._router.replicas:
@@ -392,39 +375,52 @@ class ClusterClient:
                 item, number = placed.item, placed.routed.id
                 placed.link = None
                 item.deaths = 0 if item.advanced else item.deaths
-                if item.cancelled:
-                    ended.append((self._forget(number), cancelled(item)))
-                elif item.deaths > MAX_REPLAYS:
-                    ended.append((self._forget(number), [RequestFailed(error)]))
+                if item.cancelled or item.deaths > MAX_REPLAYS:
+                    self._end(placed, cancelled(item) if item.cancelled else [RequestFailed(error)])
+                    ended.append(placed)
                 else:
                     self._router.ended(number)
                     self._moves.forget(placed)
                     self.place(placed, item.next_run())
         if not link.closing:
             LOG.error("replica %d %s: %d requests go on elsewhere", link.number, how, len(moved) - len(ended))
-        for item, events in ended:
-            send(item, events)
+        for placed in ended:
+            placed.deliver()
 
-    def _read_elsewhere(self, placed: Placed, link: ReplicaLink, last: EngineEvent) -> None:
-        """Of a prompt that is read for another replica: the token is for nobody."""
-        with self._lock:
-            if (
-                placed.prefilling
-                and placed.link is link
-                and isinstance(last, RequestFinished | RequestFailed)
-            ):
+    def _take(self, link: ReplicaLink, placed: Placed, events: list[EngineEvent]) -> None:
+        """With the lock held: what of a replica's events the reader gets."""
+        number, done = placed.routed.id, events[-1]
+        if self._open.get(number) is not placed or placed.link is not link:
+            return
+        if isinstance(done, RequestFailed) and isinstance(done.error, EngineStopped):
+            return  # its process is about to end, which is handled there
+        ended = isinstance(done, RequestFinished | RequestFailed)
+        if placed.prefilling:  # for another replica: the token is for nobody
+            if ended:
                 self._moves.prompt_ended(placed)
+            return
+        self._note(placed, events)
+        events = self._new_events(link, number, placed.item, events)
+        if not events:
+            return
+        placed.item.advanced = True
+        self._pool.progressed()
+        done = events[-1]
+        if isinstance(done, RequestFinished) and placed.moves:
+            events[-1] = replace(done, moves=tuple(placed.moves))
+        placed.outbox.append(events)
+        if isinstance(done, RequestFinished | RequestFailed):
+            self._forget(placed)
 
     def _note(self, placed: Placed, events: list[EngineEvent]) -> None:
         """Of what a replica sent, what routing and status want to know."""
-        with self._lock:
-            if isinstance(events[0], Delta):
-                self._router.first_token(placed.routed.id)
-            done = events[-1]
-            if isinstance(done, RequestFinished) and placed.link is not None:
-                sums = self._cached.get(placed.link.number, [0, 0])
-                sums[0] += done.usage.cached_tokens
-                sums[1] += done.usage.prompt_tokens
+        if isinstance(events[0], Delta):
+            self._router.first_token(placed.routed.id)
+        done = events[-1]
+        if isinstance(done, RequestFinished) and placed.link is not None:
+            sums = self._cached.get(placed.link.number, [0, 0])
+            sums[0] += done.usage.cached_tokens
+            sums[1] += done.usage.prompt_tokens
 
     @staticmethod
     def _new_events(
@@ -443,6 +439,8 @@ class ClusterClient:
 
     def _fail_all(self, error: HeadraceError) -> None:
         with self._lock:
-            items = [self._forget(number) for number in list(self._open)]
-        for item in items:
-            send(item, [RequestFailed(error)])
+            every = list(self._open.values())
+            for placed in every:
+                self._end(placed, [RequestFailed(error)])
+        for placed in every:
+            placed.deliver()

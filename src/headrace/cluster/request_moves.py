@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Mapping
+from threading import RLock
 from typing import Protocol
 
 from msgspec import Struct, field
@@ -13,10 +15,10 @@ from headrace.cluster.prefix_index import GROUP_TOKENS, group_keys
 from headrace.cluster.replica_link import ReplicaLink
 from headrace.cluster.router import RoutedRequest, Router, RoutingChoice
 from headrace.cluster.transfer import Texts, Transfer, Transfers
-from headrace.engine.request import EngineRequest, PageMove
+from headrace.engine.request import EngineEvent, EngineRequest, PageMove
 from headrace.kv.pages import PAGE_TOKENS
 from headrace.sampling.params import SamplingParams
-from headrace.workers.in_flight import InFlightRequest
+from headrace.workers.in_flight import InFlightRequest, send
 from headrace.workers.protocol import Cancel, PageReport, PrefixRoot, Submit
 
 MIN_MOVED_TOKENS = GROUP_TOKENS
@@ -26,7 +28,8 @@ MIN_MOVED_TOKENS = GROUP_TOKENS
 class Placed(Struct, eq=False):
     """A request in flight and the replica that computes it, None while it waits for one. While it is
     `prefilling`, that replica computes the prompt alone, for another one. `transfer` are its pages under
-    way."""
+    way. `outbox` has the events that its reader gets next: they are added with the caller's lock held, and
+    delivered without it, in that order, whichever threads do it."""
 
     item: InFlightRequest
     routed: RoutedRequest
@@ -34,6 +37,14 @@ class Placed(Struct, eq=False):
     prefilling: bool = False
     transfer: Transfer | None = None
     moves: list[PageMove] = field(default_factory=list[PageMove])
+    outbox: deque[list[EngineEvent]] = field(default_factory=deque[list[EngineEvent]])
+    _delivering: RLock = field(default_factory=RLock)  # a sink may cancel its request
+
+    def deliver(self) -> None:
+        """Send what is in the outbox. Without the caller's lock: a sink may wait for it."""
+        with self._delivering:
+            while self.outbox:
+                send(self.item, self.outbox.popleft())
 
 
 class Places(Protocol):
