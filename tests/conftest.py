@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -36,6 +37,15 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"real inputs are not here: set HEADRACE_SHARED_DATA (looked in {folder})")
     return folder
+
+
+@pytest.fixture(scope="session")
+def pgvector() -> Iterator[Any]:
+    """A PostgreSQL server with pgvector, see `index_stores.Server`."""
+    from index_stores import pgvector_server
+
+    with pgvector_server() as server:
+        yield server
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

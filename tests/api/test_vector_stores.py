@@ -11,6 +11,7 @@ from typing import Any
 import openai
 import pytest
 from in_process import Running, server_of
+from index_stores import STORES
 from scripted import ScriptedModel
 
 from encoder_models import load_encoders
@@ -19,12 +20,17 @@ FRUIT = b"# Lemons\n\nLemons are sour and yellow.\n\n# Plums\n\nPlums are sweet 
 KEYS = {"api_key": "one,two"}
 
 
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+@pytest.fixture(scope="module", params=STORES)
+def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder = tmp_path_factory.mktemp("stores")
     with ExitStack() as held:
+        more: dict[str, Any] = {}
+        if request.param == "pgvector":
+            server = request.getfixturevalue("pgvector")
+            held.callback(server.store(folder).close)
+            more = {"search": server.settings()}
         models = load_encoders(folder / "models", held, "embedder")
-        yield held.enter_context(server_of(*models, store=folder / "store.sqlite3", **KEYS))
+        yield held.enter_context(server_of(*models, store=folder / "store.sqlite3", **KEYS, **more))
 
 
 @pytest.fixture(scope="module")

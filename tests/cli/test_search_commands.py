@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from index_stores import PASSWORD, Server
 from invocation import Outcome
 
 from headrace import Data
@@ -114,3 +115,29 @@ def test_from_python(inside: Callable[..., Outcome], docs: Path) -> None:
         assert best.hit.title == "Archives"
         with pytest.raises(IndexMissing, match="did you mean 'notes'"):
             data.search("x", ["note"])
+
+
+def test_an_index_in_a_database(
+    inside: Callable[..., Outcome], docs: Path, pgvector: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = pgvector.store(docs.parent / "data" / "headrace" / "search")
+    monkeypatch.setenv("SEARCH_PASSWORD", PASSWORD)
+    (docs.parent / "headrace.toml").write_text(
+        f'[search.indexes.notes]\nstore = "{store.address}"\nsecret = "env:SEARCH_PASSWORD"\n'
+    )
+    for into in ("notes", "here"):
+        done = inside("ingest", "docs", "--into", into, "--json")
+        assert json.loads(done.stdout)["added"] == 2, done.stderr
+    assert json.loads(inside("ingest", "docs", "--into", "notes", "--json").stdout)["same"] == 2
+    found = [inside("search", "unpack archives", "--in", into, "--json").stdout for into in ("notes", "here")]
+    there, here = ([one["hit"] for one in json.loads(text)] for text in found)
+    assert there == here
+    assert there[0]["key"] == "docs/tar.md"
+    assert {one.name for one in store.folder.iterdir()} == {"here"}
+    assert store.indexes.names() == ["notes"]
+    monkeypatch.setenv("SEARCH_PASSWORD", "wrong-password")
+    refused = inside("search", "archives", "--in", "notes")
+    assert refused.code == 1
+    assert "the index notes refuses the user or the password" in refused.stderr
+    assert "wrong-password" not in refused.stdout + refused.stderr
+    store.close()

@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 from data_servers import DataEngineMaker
+from index_stores import STORES
 from search_fixture import fill
 
 from encoder_models import load_encoders
+from headrace.config.search_settings import IndexStores, read_search
 from headrace.data.engine import DataEngine
 from headrace.errors import HeadraceError
 from headrace.inference.local_models import LocalModels
@@ -26,23 +28,29 @@ pytest.importorskip("duckdb", reason="needs headrace[data]")
 class Searched:
     """An index of three texts, the model that it was made by, and statements over it."""
 
-    def __init__(self, folder: Path, held: ExitStack) -> None:
+    def __init__(self, folder: Path, held: ExitStack, stores: IndexStores | None = None) -> None:
         [embedder] = load_encoders(folder / "models", held, "embedder")
-        self.indexes = Indexes(folder / "search")
+        self.indexes = Indexes(folder / "search", stores)
         index = self.indexes.find_or_make("fruit", IndexMeta(model="embedder", chunk_tokens=32))
         asyncio.run(fill(index, embedder))
         self.models = LocalModels([embedder])
         held.callback(self.models.close)
+        held.callback(self.indexes.close)
 
     def rows(self, data: DataEngine, sql: str, *parameters: Any, **more: Any) -> list[dict[str, Any]]:
         given = {"models": self.models, "indexes": self.indexes} | more
         return json.loads(data.sql(sql, parameters, format="json", ruled=False, **given).body)
 
 
-@pytest.fixture(scope="module")
-def searched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Searched]:
+@pytest.fixture(scope="module", params=STORES)
+def searched(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Searched]:
+    folder, stores = tmp_path_factory.mktemp("searched"), None
     with ExitStack() as held:
-        yield Searched(tmp_path_factory.mktemp("searched"), held)
+        if request.param == "pgvector":
+            server = request.getfixturevalue("pgvector")
+            held.callback(server.store(folder).close)
+            stores = read_search(server.settings())
+        yield Searched(folder, held, stores)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.search.index import IndexMeta, IndexQuery, IndexRow, TextSpan
+from headrace.search.index import Index, IndexMeta, IndexQuery, IndexRow, TextSpan
 from headrace.search.local_index import LocalIndex
 
 SIZE = 24
@@ -38,16 +38,16 @@ def new_index(folder: Path, **more: Any) -> LocalIndex:
     return LocalIndex.make(folder, IndexMeta(model="m", chunk_tokens=64, **more))
 
 
-def by_vector(index: LocalIndex, text: str, limit: int = 5, **more: Any) -> list[tuple[str, str]]:
+def by_vector(index: Index, text: str, limit: int = 5, **more: Any) -> list[tuple[str, str]]:
     found = index.query(IndexQuery(vector=vector_of(text), limit=limit, **more))
     return [(hit.key, hit.text) for hit in found.hits]
 
 
-def by_words(index: LocalIndex, text: str, limit: int = 5, **more: Any) -> list[tuple[str, str]]:
+def by_words(index: Index, text: str, limit: int = 5, **more: Any) -> list[tuple[str, str]]:
     return [(hit.key, hit.text) for hit in index.query(IndexQuery(text=text, limit=limit, **more)).hits]
 
 
-def check_whole(index: LocalIndex, documents: Sequence[tuple[str, Sequence[str]]]) -> None:
+def check_whole(index: Index, documents: Sequence[tuple[str, Sequence[str]]]) -> None:
     """Texts, words and vectors of the index are these documents', and nothing else is found."""
     chunks = [(key, text) for key, texts in documents for text in texts]
     assert sorted(index.digests()) == sorted(key for key, _ in documents)

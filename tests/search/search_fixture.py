@@ -9,8 +9,8 @@ from headrace.inference.model_runner import ModelRunner
 from headrace.inference.model_source import ModelThreads, OneModel
 from headrace.search.documents import SearchDocument
 from headrace.search.embedding import IndexModel
+from headrace.search.index import Index
 from headrace.search.ingest import Ingestion
-from headrace.search.local_index import LocalIndex
 
 TEXTS = {
     "apples": ("red apples grow on trees", {"color": "red", "price": 3}),
@@ -19,7 +19,7 @@ TEXTS = {
 }
 
 
-async def fill(index: LocalIndex, model: LoadedModel) -> None:
+async def fill(index: Index, model: LoadedModel) -> None:
     with ModelThreads(1) as threads:
         source = OneModel(model)
         handler = LocalHandler(source, threads)

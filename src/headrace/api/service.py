@@ -285,6 +285,7 @@ class Service:
         self._readers.shutdown(wait=False, cancel_futures=True)
         self.documents.close()
         self.statements.close()
+        self.indexes.close()
         self.model_threads.close()
 
 

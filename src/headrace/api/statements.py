@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from headrace.config.datasets import read_datasets, read_sql
+from headrace.config.search_settings import read_search
 from headrace.config.settings import Settings
 from headrace.data.engine import DataEngine
 from headrace.data.job import SqlAnswer
@@ -144,4 +145,5 @@ def checked_settings(settings: Settings) -> Settings:
     """`settings`; UsageError where those of data are wrong."""
     read_datasets(settings.datasets)
     read_sql(settings.sql)
+    read_search(settings.search)
     return settings

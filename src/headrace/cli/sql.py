@@ -95,7 +95,7 @@ def command(
         raise UsageError("--format arrow is binary: send it into a file or a program", param="format")
     history = _history(settings) if role is None and mentions_history(sql) else None
     engine = DataEngine(settings.datasets, settings.sql, settings.cache_folder)
-    models = LocalModels(default=model, loading=_loading)
+    models, indexes = LocalModels(default=model, loading=_loading), indexes_of(settings)
     try:
         answer = engine.sql(
             sql,
@@ -105,7 +105,7 @@ def command(
             explain=explain,
             models=models,
             history=history,
-            indexes=indexes_of(settings),
+            indexes=indexes,
             wishes=AiWishes(
                 max_tokens=max_tokens,
                 max_ai_rows=max_ai_rows,
@@ -118,6 +118,7 @@ def command(
             note(f"the local copy of {name} could not be made: {error}")
     finally:
         engine.close()
+        indexes.close()
         models.close()
     if explain:
         print("\n".join(str(row["explain_value"]) for row in json.loads(answer.body)))

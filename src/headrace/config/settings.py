@@ -232,6 +232,15 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
             shown_default="none",
         ),
     ] = None
+    search: Annotated[
+        Mapping[str, object] | None,
+        Setting(
+            help="PostgreSQL database with pgvector where indexes are kept, such as "
+            '{"store": "postgresql://search@db/search", "secret": "env:SEARCH_PASSWORD"}',
+            values=OBJECT,
+            shown_default="folders beside the store",
+        ),
+    ] = None
     evals: Annotated[
         Mapping[str, object] | None,
         Setting(

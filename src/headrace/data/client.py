@@ -193,6 +193,7 @@ class Data:
     def close(self) -> None:
         """End the process that runs statements, and models that were loaded for them and for searches."""
         self._engine.close()
+        self._indexes.close()
         self._models.close()
         if self._search is not None:
             self._search.close()

@@ -15,7 +15,7 @@ from headrace.inference.model_runner import ModelRunner
 from headrace.loading.options import engine_options
 from headrace.search.documents import SearchDocument
 from headrace.search.embedding import CHUNK_TOKENS, IndexModel
-from headrace.search.index import IndexMeta, Mode
+from headrace.search.index import Index, IndexMeta, Mode
 from headrace.search.indexes import indexes_of
 from headrace.search.ingest import (
     FoundFiles,
@@ -25,7 +25,6 @@ from headrace.search.ingest import (
     ingest_documents,
     ingest_files,
 )
-from headrace.search.local_index import LocalIndex
 from headrace.search.readers.document_reader import DocumentReader
 from headrace.search.searching import NamedHit, SearchRequest, search
 from headrace.search.where import Value, read_where
@@ -162,6 +161,7 @@ class SearchClient:
 
     def close(self) -> None:
         """Unload the models that were loaded for this."""
+        self.indexes.close()
         if self._own is not None:
             self._own.close()
 
@@ -171,8 +171,8 @@ class SearchClient:
         model: str | None,
         chunk_tokens: int | None,
         details: Mapping[str, object] | None = None,
-    ) -> LocalIndex:
-        there = name in self.indexes.names()
+    ) -> Index:
+        there = self.indexes.has(name)
         meta = (
             self.indexes.find(name).meta() if there else IndexMeta(model=EMBEDDER, chunk_tokens=CHUNK_TOKENS)
         )

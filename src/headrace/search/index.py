@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Literal, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
-from headrace.errors import HeadraceError, InvalidRequest, StoreBusy
+from headrace.errors import HeadraceError, InvalidRequest, Overloaded, StoreBusy
 from headrace.ops.value import Array
 from headrace.search.where import Condition, Value
 
@@ -43,6 +43,13 @@ class IndexBusy(StoreBusy):
 
     remedy = "Wait until it has ended; an index has one writer at a time."
     code = "index_busy"
+
+
+class IndexUnreachable(Overloaded):
+    """The database of an index does not answer, or refuses the user or the password."""
+
+    remedy = "Start the database of the index, or correct its `store` and `secret` in `[search]`."
+    code = "index_unreachable"
 
 
 class TextSpan(Struct, frozen=True):
@@ -139,7 +146,41 @@ class IndexMeta(Struct, frozen=True, kw_only=True):
 
 class Index(Protocol):
     """An index. All methods may be called from any thread; those that write raise IndexBusy while another
-    writes."""
+    writes, and those of an index in another machine's store IndexUnreachable while that is down."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def exists(self) -> bool:
+        """Whether it has been made."""
+        ...
+
+    def meta(self) -> IndexMeta:
+        """How it was made."""
+        ...
+
+    def change_details(self, change: Callable[[dict[str, Any]], None]) -> None:
+        """Change what is kept with it for its owner."""
+        ...
+
+    def documents(self, key: str | None = None) -> list[IndexedDocument]:
+        """The documents, oldest first; of a key alone where one is given."""
+        ...
+
+    def digests(self, prefix: str = "") -> dict[str, bytes]:
+        """The digests of the documents whose keys begin so, by key."""
+        ...
+
+    def vectors_of(self, key: str) -> dict[str, Array]:
+        """The vectors of a document's chunks by their texts, so that these are not computed again."""
+        ...
+
+    def chunks_of(self, key: str) -> list[tuple[TextSpan, str]]:
+        """The chunks of a document in order."""
+        ...
 
     def upsert(self, rows: Sequence[IndexRow]) -> int:
         """Add documents, or replace those with their keys, all at once; returns the new generation."""
@@ -180,4 +221,48 @@ def check_row(row: IndexRow) -> None:
             f"the attributes of {row.key[:80]!r} are too many or too long: at most {MAX_ATTRIBUTES} of"
             f" {MAX_ATTRIBUTE_TEXT:,} characters",
             param="attributes",
+        )
+
+
+def check_rows(rows: Sequence[IndexRow]) -> None:
+    """InvalidRequest for a key that is there twice, and what `check_row` refuses."""
+    seen: set[str] = set()
+    for row in rows:
+        check_row(row)
+        if row.key in seen:
+            raise InvalidRequest(f"the key {row.key[:80]!r} is there twice: keys are unique", param="key")
+        seen.add(row.key)
+        if len(row.spans) != len(row.texts) or (
+            row.vectors is not None and len(row.vectors) != len(row.texts)
+        ):
+            raise ValueError(f"{row.key}: {len(row.texts)} texts need as many spans and vectors")
+
+
+def vectors_to_add(rows: Sequence[IndexRow], *, has_model: bool) -> list[Array]:
+    """The vectors of rows that have any chunks."""
+    given = [row.vectors for row in rows if row.vectors is not None and len(row.texts)]
+    if len(given) != (sum(bool(row.texts) for row in rows) if has_model else 0):
+        raise ValueError("an index of a model has a vector for every chunk, another one has none")
+    return given
+
+
+def size_to_add(given: Sequence[Array], size: int, most: int) -> int:
+    """The size of vectors in an index that has `size` (0: none yet); InvalidRequest where `given` differ."""
+    size = size or given[0].shape[1]
+    if size > most or any(one.shape[1] != size for one in given):
+        raise InvalidRequest(
+            f"vectors have {given[0].shape[1]:,} numbers where {min(size, most):,} are expected: an"
+            " index is made by one model; make another one for another model",
+            param="model",
+        )
+    return size
+
+
+def check_size(vector: Array, size: int, model: str) -> None:
+    """InvalidRequest where a query's vector has another size than those of the index."""
+    if len(vector) != size:
+        raise InvalidRequest(
+            f"the vector has {len(vector):,} numbers, those of the index {size:,}: "
+            f"use the model that made it, {model}",
+            param="model",
         )

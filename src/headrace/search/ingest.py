@@ -15,8 +15,7 @@ from headrace.errors import HeadraceError, UsageError
 from headrace.inference.call_context import CallContext
 from headrace.search.documents import DocumentFailed, SearchDocument, digest_of
 from headrace.search.embedding import IndexModel
-from headrace.search.index import IndexRow, TextSpan
-from headrace.search.local_index import LocalIndex
+from headrace.search.index import Index, IndexRow, TextSpan
 from headrace.search.readers.document_reader import MAX_BYTES, DocumentReader
 from headrace.search.readers.kinds import kind_of
 from headrace.search.where import Value
@@ -95,7 +94,7 @@ class Ingestion:
     """Adds documents to an index by a model, in portions that become visible together."""
 
     def __init__(
-        self, index: LocalIndex, model: IndexModel, call: CallContext, chunk_tokens: int | None = None
+        self, index: Index, model: IndexModel, call: CallContext, chunk_tokens: int | None = None
     ) -> None:
         """`chunk_tokens` are those of the index where they are not given."""
         self._index, self._model, self._call = index, model, call

@@ -15,9 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from msgspec.structs import replace
 
-from headrace.errors import InvalidRequest
 from headrace.ops.value import Array
 from headrace.search.index import (
     Found,
@@ -30,17 +28,18 @@ from headrace.search.index import (
     SearchHit,
     TextSpan,
     check_limit,
-    check_row,
+    check_rows,
+    check_size,
+    size_to_add,
+    vectors_to_add,
 )
+from headrace.search.scoring import depth_of, ranked
 from headrace.search.tables import FILE, make_file, meta_of, reading, set_meta, writing
 from headrace.search.vectors import MAX_SIZE, Mask, Nearest, VectorFiles
 from headrace.search.where import sql_of
 from headrace.search.words import match_of
 
 T = TypeVar("T")
-DEPTH = 4
-"""Chunks that each part finds for each hit that is wanted."""
-LEAST_DEPTH = 100
 DEAD_SHARE = 0.25
 TRIES = 3
 _JOINED = "chunks c JOIN documents d ON d.number = c.document"
@@ -69,12 +68,17 @@ class LocalIndex:
         return cls(folder)
 
     @property
+    def name(self) -> str:
+        """As `Index.name`: that of the folder."""
+        return self.folder.name
+
+    @property
     def exists(self) -> bool:
-        """Whether there is one in the folder."""
+        """As `Index.exists`."""
         return (self.folder / FILE).is_file()
 
     def meta(self) -> IndexMeta:
-        """How it was made."""
+        """As `Index.meta`."""
         with reading(self.folder) as connection:
             found = meta_of(connection)
         return IndexMeta(
@@ -85,14 +89,14 @@ class LocalIndex:
         )
 
     def change_details(self, change: Callable[[dict[str, Any]], None]) -> None:
-        """Change what is kept with it for its owner."""
+        """As `Index.change_details`."""
         with writing(self.folder) as connection:
             details = json.loads(str(meta_of(connection)["details"]))
             change(details)
             set_meta(connection, {"details": json.dumps(details)})
 
     def documents(self, key: str | None = None) -> list[IndexedDocument]:
-        """The documents, oldest first; of a key alone where one is given."""
+        """As `Index.documents`."""
         sql = (
             "SELECT d.key, d.title, d.attributes, d.at_s, coalesce(sum(length(c.text)), 0) FROM documents d"
             " LEFT JOIN chunks c ON c.document = d.number WHERE ?1 IS NULL OR d.key = ?1 GROUP BY d.number"
@@ -104,7 +108,7 @@ class LocalIndex:
             ]
 
     def digests(self, prefix: str = "") -> dict[str, bytes]:
-        """The digests of the documents whose keys begin so, by key."""
+        """As `Index.digests`."""
         with reading(self.folder) as connection:
             rows = connection.execute(
                 "SELECT key, digest FROM documents WHERE substr(key, 1, length(?1)) = ?1", (prefix,)
@@ -112,7 +116,7 @@ class LocalIndex:
             return dict(rows)
 
     def vectors_of(self, key: str) -> dict[str, Array]:
-        """The vectors of a document's chunks by their texts, so that these are not computed again."""
+        """As `Index.vectors_of`."""
 
         def read(connection: sqlite3.Connection) -> dict[str, Array]:
             rows = connection.execute(
@@ -128,7 +132,7 @@ class LocalIndex:
         return self._read(read)
 
     def chunks_of(self, key: str) -> list[tuple[TextSpan, str]]:
-        """The chunks of a document in order."""
+        """As `Index.chunks_of`."""
         with reading(self.folder) as connection:
             rows = connection.execute(
                 f"SELECT c.start, c.end, c.text FROM {_JOINED} WHERE d.key = ? ORDER BY c.position", (key,)
@@ -138,7 +142,7 @@ class LocalIndex:
     def upsert(self, rows: Sequence[IndexRow]) -> int:
         """As `Index.upsert`. Of several rows with one key InvalidRequest; InvalidRequest, too, where vectors
         are of another size than those that are there."""
-        _check_rows(rows)
+        check_rows(rows)
         with writing(self.folder) as connection:
             meta = meta_of(connection)
             for row in rows:
@@ -216,18 +220,10 @@ class LocalIndex:
     def _add_vectors(
         self, meta: Mapping[str, str | int | float], rows: Sequence[IndexRow]
     ) -> dict[str, int | float]:
-        given = [row.vectors for row in rows if row.vectors is not None and len(row.texts)]
-        if len(given) != (sum(bool(row.texts) for row in rows) if meta["model"] else 0):
-            raise ValueError("an index of a model has a vector for every chunk, another one has none")
+        given = vectors_to_add(rows, has_model=bool(meta["model"]))
         if not given:
             return {}
-        size = int(meta["size"]) or given[0].shape[1]
-        if size > MAX_SIZE or any(one.shape[1] != size for one in given):
-            raise InvalidRequest(
-                f"vectors have {given[0].shape[1]:,} numbers where {min(size, MAX_SIZE):,} are expected: an"
-                " index is made by one model; make another one for another model",
-                param="model",
-            )
+        size = size_to_add(given, int(meta["size"]), MAX_SIZE)
         files = self._files({**meta, "size": size})
         error = files.append(int(meta["rows"]), np.concatenate(given))
         return {"size": size, "error": max(float(meta["error"]), error)}
@@ -251,7 +247,7 @@ class LocalIndex:
 
     def _query(self, connection: sqlite3.Connection, query: IndexQuery) -> Found:
         meta = meta_of(connection)
-        depth = max(LEAST_DEPTH, DEPTH * query.limit)
+        depth = depth_of(query.limit)
         filtered = None if query.where is None else sql_of(query.where, "d.attributes")
         match = match_of(query.text, query.keywords)
         words = _by_words(connection, match, filtered, depth)
@@ -260,21 +256,9 @@ class LocalIndex:
         if query.keywords:
             near = _with_words(connection, near, query.keywords)
         products = self._products(meta, query, list({**words, **dict.fromkeys(near)}))
-        ranks = {found: rank for rank, found in enumerate(near, 1)}
-        places = {found: rank for rank, found in enumerate(words, 1)}
-        hits = [
-            replace(
-                hit,
-                score=_score(words.get(number), products.get(number), match, query.weights),
-                bm25_rank=places.get(number),
-                bm25_score=words.get(number),
-                vector_rank=ranks.get(number),
-                vector_score=products.get(number),
-            )
-            for number, hit in _hits(connection, {**words, **ranks}).items()
-        ]
-        hits.sort(key=lambda hit: (-hit.score, hit.key, hit.position))
-        return Found(tuple(hits[: query.limit]), int(meta["generation"]))
+        chunks = _hits(connection, {**words, **dict.fromkeys(near)})
+        hits = ranked(query, match is not None, chunks, words, near, products)
+        return Found(hits, int(meta["generation"]))
 
     def _products(
         self, meta: Mapping[str, str | int | float], query: IndexQuery, ids: Sequence[int]
@@ -296,28 +280,10 @@ class LocalIndex:
     ) -> Nearest | None:
         if query.vector is None or not meta["size"]:
             return None
-        if len(query.vector) != int(meta["size"]):
-            raise InvalidRequest(
-                f"the vector has {len(query.vector):,} numbers, those of the index {int(meta['size']):,}: "
-                f"use the model that made it, {meta['model']}",
-                param="model",
-            )
+        check_size(query.vector, int(meta["size"]), str(meta["model"]))
         count = int(meta["rows"])
         allowed = _allowed(connection, count, filtered)
         return self._files(meta).nearest(query.vector, count, allowed, depth, float(meta["error"]))
-
-
-def _check_rows(rows: Sequence[IndexRow]) -> None:
-    seen: set[str] = set()
-    for row in rows:
-        check_row(row)
-        if row.key in seen:
-            raise InvalidRequest(f"the key {row.key[:80]!r} is there twice: keys are unique", param="key")
-        seen.add(row.key)
-        if len(row.spans) != len(row.texts) or (
-            row.vectors is not None and len(row.vectors) != len(row.texts)
-        ):
-            raise ValueError(f"{row.key}: {len(row.texts)} texts need as many spans and vectors")
 
 
 def _add(connection: sqlite3.Connection, row: IndexRow, first: int, generation: int) -> None:
@@ -412,15 +378,6 @@ def _ties_by_key(connection: sqlite3.Connection, nearest: Nearest, depth: int) -
     sql = f"SELECT c.id, d.key, c.position FROM {_JOINED} WHERE c.id IN (SELECT value FROM json_each(?))"
     keys = {number: (key, at) for number, key, at in connection.execute(sql, (json.dumps(ids),))}
     return sorted(ids, key=lambda one: (-scores[one], keys[one]))[:depth]
-
-
-def _score(
-    bm25: float | None, product: float | None, match: str | None, weights: tuple[float, float]
-) -> float:
-    """The weighted sum; one part alone is what it is. Words that were not found count nothing."""
-    if product is None:
-        return bm25 or 0.0
-    return product if match is None else weights[0] * (bm25 or 0.0) + weights[1] * product
 
 
 def _hits(connection: sqlite3.Connection, ids: Iterable[int]) -> dict[int, SearchHit]:

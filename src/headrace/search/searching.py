@@ -14,8 +14,7 @@ from headrace.inference.model_runner import ModelRunner
 from headrace.inference.requests import TextPair
 from headrace.ops.value import Array
 from headrace.search.embedding import IndexModel
-from headrace.search.index import IndexQuery, Mode, SearchHit, check_limit
-from headrace.search.local_index import LocalIndex
+from headrace.search.index import Index, IndexQuery, Mode, SearchHit, check_limit
 from headrace.search.where import Condition
 from headrace.tasks.rerank import PairOptions, score_pairs
 
@@ -48,12 +47,12 @@ class NamedHit(Struct, frozen=True):
 
 
 async def search(
-    indexes: Sequence[LocalIndex], request: SearchRequest, runner: ModelRunner, call: CallContext
+    indexes: Sequence[Index], request: SearchRequest, runner: ModelRunner, call: CallContext
 ) -> list[NamedHit]:
     """The best hits of all indexes together, at most `limit`. Raises InvalidRequest, and what the models
     raise."""
     _check(indexes, request)
-    with call.stage(SEARCH, indexes=", ".join(one.folder.name for one in indexes)) as note:
+    with call.stage(SEARCH, indexes=", ".join(one.name for one in indexes)) as note:
         note.input = request.text
         found = await _found(indexes, request, runner, call)
         note.detail |= {"hits": len(found), "bytes": sum(len(one.hit.text) for one in found)}
@@ -61,7 +60,7 @@ async def search(
 
 
 async def _found(
-    indexes: Sequence[LocalIndex], request: SearchRequest, runner: ModelRunner, call: CallContext
+    indexes: Sequence[Index], request: SearchRequest, runner: ModelRunner, call: CallContext
 ) -> list[NamedHit]:
     depth = request.limit if request.rerank is None else max(request.limit, RERANKED)
     vectors: dict[str, Array] = {}
@@ -79,10 +78,10 @@ async def _found(
             where=request.where,
             limit=depth,
         )
-        with call.stage("query index", index=index.folder.name) as note:
+        with call.stage("query index", index=index.name) as note:
             got = await asyncio.to_thread(index.query, query)
             note.detail["hits"] = len(got.hits)
-        found += [NamedHit(index.folder.name, got.generation, hit) for hit in got.hits]
+        found += [NamedHit(index.name, got.generation, hit) for hit in got.hits]
     found.sort(key=lambda one: (-one.hit.score, one.index, one.hit.key, one.hit.position))
     if request.rerank is not None:
         with call.stage("rerank", model=request.rerank, pairs=min(len(found), RERANKED)):
@@ -90,7 +89,7 @@ async def _found(
     return found[: request.limit]
 
 
-def _check(indexes: Sequence[LocalIndex], request: SearchRequest) -> None:
+def _check(indexes: Sequence[Index], request: SearchRequest) -> None:
     check_limit(request.limit)
     if not request.text.strip():
         raise InvalidRequest("the text of the search is empty: say what is looked for", param="text")

@@ -18,6 +18,8 @@ FILE, LOCK = "index.sqlite", "lock"
 _BUSY_S = 5.0
 WAIT_S = 5.0
 """For another writer, which commits a portion at a time."""
+TOKENIZER = "porter unicode61 remove_diacritics 2"
+"""Of FTS5: how texts become words."""
 _SCHEMA = (
     "CREATE TABLE meta (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID",
     """CREATE TABLE documents (
@@ -30,8 +32,8 @@ _SCHEMA = (
     )""",
     "CREATE UNIQUE INDEX chunks_by_document ON chunks (document, position)",
     "CREATE TABLE dead (id INTEGER PRIMARY KEY)",
-    """CREATE VIRTUAL TABLE words USING fts5 (
-        text, content = 'chunks', content_rowid = 'id', tokenize = 'porter unicode61 remove_diacritics 2'
+    f"""CREATE VIRTUAL TABLE words USING fts5 (
+        text, content = 'chunks', content_rowid = 'id', tokenize = '{TOKENIZER}'
     )""",
 )
 _FORMAT = 1

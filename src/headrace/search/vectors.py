@@ -101,7 +101,7 @@ class VectorFiles:
         found = None if allowed is None else np.flatnonzero(allowed)
         if found is None or len(found) * _FEW > count:
             found = self._candidates(query, count, allowed, limit, error)
-        return _best(found, self._exact(query, found, count), limit)
+        return best(found, self._exact(query, found, count), limit)
 
     @property
     def pool(self) -> _native.Pool:
@@ -138,7 +138,7 @@ class VectorFiles:
         scores = np.empty(len(ids), np.float32)
         for start in range(0, len(ids), _PORTION):
             part = slice(start, start + _PORTION)
-            scores[part] = (floats[ids[part]] * wide).sum(axis=1)
+            scores[part] = products_of(floats[ids[part]], wide)
         return scores
 
     def _read_rows(self, first: int, end: int) -> Array:
@@ -171,7 +171,13 @@ class VectorFiles:
         return _native.packed_nbytes("int8", TILE, self.size)
 
 
-def _best(ids: Ids, scores: Array, limit: int) -> Nearest:
+def products_of(rows: Array, query: NDArray[np.float64]) -> Array:
+    """Products of rows [count, size] with a query in float64, the same whatever other rows there are."""
+    return (rows * query).sum(axis=1).astype(np.float32)
+
+
+def best(ids: Ids, scores: Array, limit: int) -> Nearest:
+    """The best `limit` of ids with their scores, as `Nearest` has them."""
     if len(ids) > limit:
         kept = np.flatnonzero(scores >= _largest(scores, limit))
         ids, scores = ids[kept], scores[kept]

@@ -200,9 +200,14 @@ def _kinds(value: Value) -> str:
 
 def _path(name: str) -> str:
     """Where SQLite finds an attribute: a name in quotes, in which it knows no escapes."""
+    return f'$."{checked_attribute(name)}"'
+
+
+def checked_attribute(name: str) -> str:
+    """A name of an attribute; InvalidRequest for what is none."""
     if '"' in name or not name.isprintable() or not 1 <= len(name) <= MAX_NAME:
         raise _wrong(f"{name[:60]!r} is no name: it has up to {MAX_NAME} printable characters and no quotes")
-    return f'$."{name}"'
+    return name
 
 
 class _Parser:

@@ -28,7 +28,7 @@ from headrace.api.openai.vector_store_schema import (
 )
 from headrace.api.openai.vector_store_work import MAX_BATCHES, VectorStores, file_objects
 from headrace.api.openai.vector_stores import page_of
-from headrace.search.local_index import LocalIndex
+from headrace.search.index import Index
 
 FILES, BATCHES = "/v1/vector_stores/{store_id}/files", "/v1/vector_stores/{store_id}/file_batches"
 
@@ -132,7 +132,7 @@ async def list_batch_files(http: HttpRequest, store_id: str, batch_id: str) -> R
     return json_response(_page(await stores.service.run_in_thread(read), query))
 
 
-def _file(index: LocalIndex, file_id: str) -> StoreFileObject:
+def _file(index: Index, file_id: str) -> StoreFileObject:
     found = file_objects(index, file_id)
     if not found:
         raise NotFound(f"the vector store has no file {file_id[:80]!r}")
@@ -145,18 +145,18 @@ def _page(found: list[StoreFileObject], query: StoreQuery) -> StoreFileList:
     return StoreFileList(page, more, first, last)
 
 
-def _files_of(index: LocalIndex, batch_id: str) -> list[str]:
+def _files_of(index: Index, batch_id: str) -> list[str]:
     batches = dict[str, Any](index.meta().details)["batches"]
     if batch_id not in batches:
         raise NotFound(f"the vector store has no batch {batch_id[:80]!r}")
     return batches[batch_id]["files"]
 
 
-def _batch(index: LocalIndex, batch_id: str) -> StoreBatchObject:
+def _batch(index: Index, batch_id: str) -> StoreBatchObject:
     named = _files_of(index, batch_id)
     details = dict[str, Any](index.meta().details)
     failed = sum(name in details["failed"] for name in named)
     counts = StoreFileCounts(completed=len(named) - failed, failed=failed, total=len(named))
     created = details["batches"][batch_id]["created_s"]
-    store = index.folder.name
+    store = index.name
     return StoreBatchObject(id=batch_id, vector_store_id=store, created_at=created, file_counts=counts)

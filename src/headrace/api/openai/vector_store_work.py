@@ -27,9 +27,8 @@ from headrace.api.service import Service, get_service
 from headrace.errors import InvalidRequest
 from headrace.search.documents import DocumentFailed, SearchDocument, digest_of
 from headrace.search.embedding import CHUNK_TOKENS, IndexModel
-from headrace.search.index import IndexedDocument, IndexMeta, IndexMissing
+from headrace.search.index import Index, IndexedDocument, IndexMeta, IndexMissing
 from headrace.search.ingest import Ingestion
-from headrace.search.local_index import LocalIndex
 from headrace.storage.files import Files
 
 MAX_STORES = 1000
@@ -48,7 +47,7 @@ class VectorStores:
         """Whose they are. Indexes that `headrace ingest` makes have none."""
         return _owner(self.call.account.owner())
 
-    def make(self, name: str, metadata: dict[str, str], strategy: ChunkingStrategy | None) -> LocalIndex:
+    def make(self, name: str, metadata: dict[str, str], strategy: ChunkingStrategy | None) -> Index:
         """A new one; InvalidRequest where no model embeds, or there are too many."""
         model = self.service.sources.able("embed")
         if model is None:
@@ -66,7 +65,7 @@ class VectorStores:
         meta = IndexMeta(model=model, chunk_tokens=tokens, owner=self.owner, details=details)
         return self.service.indexes.find_or_make(f"vs_{uuid.uuid4().hex}", meta)
 
-    def find(self, store_id: str) -> LocalIndex:
+    def find(self, store_id: str) -> Index:
         """The vector store of that id; NotFound."""
         return find_store(self.service, store_id, self.call.account.owner())
 
@@ -77,7 +76,7 @@ class VectorStores:
 
     async def add(
         self,
-        index: LocalIndex,
+        index: Index,
         file_ids: Sequence[str],
         attributes: Attributes | None,
         strategy: ChunkingStrategy | None,
@@ -124,7 +123,7 @@ class VectorStores:
         return await self.service.documents_in_thread(read)
 
 
-def find_store(service: Service, store_id: str, account: str) -> LocalIndex:
+def find_store(service: Service, store_id: str, account: str) -> Index:
     """The vector store of that id which an account has; NotFound."""
     try:
         return service.indexes.find(store_id, _owner(account))
@@ -145,13 +144,13 @@ def chunk_tokens(strategy: ChunkingStrategy | None, call: HttpCall) -> int | Non
     return strategy.static.max_chunk_size_tokens
 
 
-def store_object(index: LocalIndex) -> StoreObject:
+def store_object(index: Index) -> StoreObject:
     """A vector store as the API shows it."""
     details, version = dict[str, Any](index.meta().details), index.version()
     failed = len(details["failed"])
     counts = StoreFileCounts(completed=version.documents, failed=failed, total=version.documents + failed)
     return StoreObject(
-        id=index.folder.name,
+        id=index.name,
         name=details["name"],
         created_at=details["created_s"],
         file_counts=counts,
@@ -160,9 +159,9 @@ def store_object(index: LocalIndex) -> StoreObject:
     )
 
 
-def file_objects(index: LocalIndex, file_id: str | None = None) -> list[StoreFileObject]:
+def file_objects(index: Index, file_id: str | None = None) -> list[StoreFileObject]:
     """The files of a vector store, oldest first; of one id where it is given."""
-    store = index.folder.name
+    store = index.name
     found = [_file_object(store, one) for one in index.documents(file_id)]
     details = dict[str, Any](index.meta().details)
     found += [

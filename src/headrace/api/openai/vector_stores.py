@@ -40,7 +40,7 @@ async def create_store(http: HttpRequest) -> Response:
         try:
             await done(http, stores.add(index, body.file_ids, None, body.chunking_strategy))
         except BaseException:
-            stores.service.indexes.delete(index.folder.name)
+            stores.service.indexes.delete(index.name)
             raise
     return json_response(await run(lambda: store_object(index)))
 
@@ -85,7 +85,7 @@ async def delete_store(http: HttpRequest, store_id: str) -> Response:
     stores = VectorStores(http)
 
     def delete() -> None:
-        stores.service.indexes.delete(stores.find(store_id).folder.name)
+        stores.service.indexes.delete(stores.find(store_id).name)
 
     await stores.service.run_in_thread(delete)
     return json_response(StoreDeleted(store_id))

@@ -65,7 +65,7 @@ def own_tools(service: Service) -> tuple[OwnTool, ...]:
     ]
     if read_datasets(service.settings.datasets):
         found += sql_tools(service.statements, lambda: service.runner)
-    if service.indexes.names():
+    if service.indexes.may_have_any:
         found.append(
             _tool(
                 "search",

@@ -15,7 +15,7 @@ from headrace.api.openai.vector_stores import store_hit
 from headrace.api.service import Service
 from headrace.errors import InvalidRequest
 from headrace.inference.call_context import CallContext
-from headrace.search.local_index import LocalIndex
+from headrace.search.index import Index
 from headrace.search.searching import MAX_INDEXES, MAX_TEXT, SearchRequest, search
 from headrace.search.where import Condition, read_filter
 from headrace.struct_types import thread_safe
@@ -54,7 +54,7 @@ class FileSearch:
     )
 
     def __init__(
-        self, inner: ServedTools, fields: FileSearchFields, stores: list[LocalIndex], service: Service
+        self, inner: ServedTools, fields: FileSearchFields, stores: list[Index], service: Service
     ) -> None:
         """InvalidRequest for filters that are none, or a ranker where none is served."""
         self._inner, self._stores, self._service = inner, stores, service
@@ -100,7 +100,7 @@ async def with_file_search(
     except msgspec.ValidationError as error:
         raise InvalidRequest(f"{where}: {error}", param="tools") from None
 
-    def stores() -> list[LocalIndex]:
+    def stores() -> list[Index]:
         owner = call.account.owner()
         return [find_store(service, one, owner) for one in dict.fromkeys(checked.vector_store_ids)]
 
