@@ -12,6 +12,7 @@ from test_anthropic_messages import HELLO, HERMES, MODEL, TIME, WEATHER, Serve
 
 import headrace.api.http.request_body
 from headrace.errors import (
+    BudgetExceeded,
     ContextLengthExceeded,
     DeadlineExceeded,
     EngineStopped,
@@ -129,6 +130,7 @@ def refusing() -> Any:
     [
         (InvalidRequest("no"), anthropic.BadRequestError, 400, "invalid_request_error"),
         (ContextLengthExceeded("long"), anthropic.BadRequestError, 400, "invalid_request_error"),
+        (BudgetExceeded("spent"), anthropic.APIStatusError, 402, "billing_error"),
         (DeadlineExceeded("late"), anthropic.GatewayTimeoutError, 504, "timeout_error"),
         (Overloaded("full", retry_after_s=2.0), anthropic.OverloadedError, 529, "overloaded_error"),
         (EngineStopped("gone"), anthropic.OverloadedError, 529, "overloaded_error"),

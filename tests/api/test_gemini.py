@@ -12,7 +12,7 @@ from fake import FakeEngine, FakeModel, FakeTemplate
 from in_process import Running, server_of
 
 from headrace.api.google.schemas import json_schema
-from headrace.errors import InvalidRequest
+from headrace.errors import BudgetExceeded, InvalidRequest
 
 GENERATE = "/v1beta/models/fake/model:generateContent"
 STREAM = "/v1beta/models/fake/model:streamGenerateContent"
@@ -167,3 +167,9 @@ def test_schemas() -> None:
     for wrong in (deep, {"items": 3}, {"minItems": "x"}, {"$ref": "#"}):
         with pytest.raises(InvalidRequest):
             json_schema(wrong, "tools")
+
+
+def test_a_budget_that_is_spent_is_an_exhausted_resource(server: Running) -> None:
+    server.model.engine.refusal = BudgetExceeded("spent")
+    reply = server.http().post(GENERATE, json=HELLO)
+    assert (reply.status_code, reply.json()["error"]["status"]) == (402, "RESOURCE_EXHAUSTED")

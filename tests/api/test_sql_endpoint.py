@@ -49,6 +49,8 @@ def test_forms_of_replies(served: Running) -> None:
     arrow = http.post("/v1/sql", json={"sql": SQL}, headers={"accept": "application/vnd.apache.arrow.stream"})
     ipc = pytest.importorskip("pyarrow.ipc")
     assert ipc.open_stream(io.BytesIO(arrow.content)).read_all().to_pylist() == rows
+    columns = http.post("/v1/sql", json={"sql": SQL, "describe": True}).json()
+    assert columns == [{"name": "name", "type": "VARCHAR"}, {"name": "n", "type": "BIGINT"}]
     given = {"sql": "SELECT ? + $2 AS x, $1 AS y", "parameters": [1, 2]}
     assert http.post("/v1/sql", json=given | {"sql": "SELECT $1 + $2 AS x"}).json() == [{"x": 3}]
     plan = http.post("/v1/sql/explain", json={"sql": SQL}).json()

@@ -56,6 +56,14 @@ def test_parallel_calls_have_ids_of_their_own_and_no_text(serve: Serve) -> None:
     assert message.content is None
 
 
+@pytest.mark.parametrize("choice", ["required", "any"])
+def test_a_call_may_be_required_in_mistrals_word_too(serve: Serve, choice: str) -> None:
+    server = answering(serve, CALL)
+    assert ask(server, extra_body={"tool_choice": choice}).choices[0].finish_reason == "tool_calls"
+    with pytest.raises(openai.BadRequestError, match="'maybe'|not one of"):
+        ask(server, extra_body={"tool_choice": "maybe"})
+
+
 def test_no_parallel_calls_means_one(serve: Serve) -> None:
     reply = ask(answering(serve, f"{CALL}\n{TIME_CALL}"), parallel_tool_calls=False)
     assert [call.function.name for call in reply.choices[0].message.tool_calls] == ["weather"]
@@ -152,7 +160,7 @@ def test_the_format_can_be_set(serve: Serve) -> None:
         (HERMES, {"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "tools", "function"),
         (HERMES, {"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools", "a b"),
         (HERMES, {"tools": [{"type": "function", "function": {"name": "a", "x": 1}}]}, "tools", "'x'"),
-        (HERMES, {"tool_choice": "maybe"}, "tool_choice", "not an object"),
+        (HERMES, {"tool_choice": "maybe"}, "tool_choice", "not one of 'none', 'auto', 'required'"),
         (HERMES, {"tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice", "'x'"),
         (HERMES, {"tools": [], "tool_choice": "required"}, "tool_choice", "needs tools"),
         (HERMES, {"functions": [{"name": "f"}]}, "functions", "send tools"),

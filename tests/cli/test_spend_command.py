@@ -293,7 +293,14 @@ def test_export_has_the_columns_of_focus(inside: Inside, store: Path) -> None:
         (("check", "openai"), "takes no 'openai'"),
         (("reconcile",), "needs a SOURCE"),
         (("reconcile", "x.csv"), "needs --provider"),
-        (("reconcile", "x.csv", "--provider", "a"), "no statement of costs"),
+        (("reconcile", "x.csv", "--provider", "a"), "x.csv cannot be read: No such file"),
+        (("--write",), "--write has no effect on spend show, which takes --by"),
+        (("--provider", "openai"), "--provider has no effect"),
+        (("check", "--by", "model"), "--by has no effect on spend check"),
+        (("rerate", "--until", "2026-11-11"), "--until has no effect on spend rerate"),
+        (("export", "--json"), "--json has no effect"),
+        (("reconcile", "x.csv", "--provider", "a", "--url", "http://x"), "--url has no effect"),
+        (("reconcile", "openai", "--provider", "a"), "--provider has no effect on spend reconcile openai"),
         (("--prices", '{"a": 1}'), "provider/model"),
         (("check", "--budgets", '{"a": 1}'), "is a table"),
     ],
@@ -304,9 +311,19 @@ def test_wrong_use(inside: Inside, store: Path, arguments: tuple[str, ...], said
 
 
 @pytest.mark.parametrize(
-    "text", ["", "day\n2026-11-20\n", "day,usd\nmonday,1\n", "day,usd\n2026-11-20,much\n"]
+    ("text", "said"),
+    [
+        ("", "its columns are none"),
+        ("day\n2026-11-20\n", "its columns are day)"),
+        ("x,usd\n1,2\n", "its columns are x, usd)"),
+        ("day,usd\n2026-11-20,1\nmonday,1\n", "row 3: time data 'monday'"),
+        ("day,usd\n2026-11-20,much\n", "row 2: 'much' is no amount"),
+        ("day,usd\n2026-11-20\n", "row 2: None is no amount"),
+    ],
 )
-def test_a_file_that_is_no_statement(inside: Inside, store: Path, tmp_path: Path, text: str) -> None:
+def test_a_file_that_is_no_statement(
+    inside: Inside, store: Path, tmp_path: Path, text: str, said: str
+) -> None:
     (tmp_path / "x.csv").write_text(text)
     found = inside("spend", "reconcile", str(tmp_path / "x.csv"), "--provider", "a", "--store", str(store))
-    assert (found.code, found.stdout) == (2, "") if text else found.code == 0
+    assert (found.code, found.stdout) == (2, "") and said in found.stderr

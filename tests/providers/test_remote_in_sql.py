@@ -46,6 +46,7 @@ def test_bounds_and_money_are_told_first(gateway: Callable[..., Gateway], more: 
     reply = server.http().post("/v1/sql", json={"sql": SQL, "max_cost": cost["usd"]})
     assert reply.status_code == 200, reply.text
     assert [row["a"] for row in reply.json()] == ["Hello"] * 3
+    assert "priority: has no effect" in reply.headers["x-headrace-warnings"]
     used = json.loads(reply.headers["x-headrace-ai"])
     assert used["prompt_tokens"] == 24 <= cost["prompt_tokens"]
     assert len(provider.exchanges) == 2
@@ -54,7 +55,7 @@ def test_bounds_and_money_are_told_first(gateway: Callable[..., Gateway], more: 
 @pytest.mark.parametrize(
     ("wishes", "words"),
     [
-        ({"max_cost": 0.001}, "predicted to cost up to .* max_cost allows 0.001"),
+        ({"max_cost": 0.001}, "predicted to cost up to .* max_cost allows .0.001:"),
         ({"max_tokens": 150}, "up to [0-9,]+ prompt tokens .* max_tokens allows 150"),
         ({"max_ai_rows": 1}, "max_ai_rows allows 1"),
     ],

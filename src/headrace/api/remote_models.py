@@ -51,6 +51,10 @@ class _Counted:
         self._attempts[counted] += 1
         return await self._inner.settle(hold, attempt)
 
+    async def release(self, hold: Hold) -> None:
+        """See `SpendRecorder.release`."""
+        await self._inner.release(hold)
+
     async def keep(self, hold: Hold, lease_s: float) -> None:
         """See `SpendRecorder.keep`."""
         await self._inner.keep(hold, lease_s)
@@ -103,7 +107,9 @@ class RemoteModels:
         building = extra_module(EXTRA, "headrace.gateway.building", *LIBRARIES)
         prices, budgets = PriceBook(settings.prices), read_budgets(settings.budgets)
         if self.spend is None:
-            self.spend = self._ledger = LedgerRecorder(self._ledger_store, prices, budgets)
+            self.spend = self._ledger = LedgerRecorder(
+                *(self._ledger_store, prices, budgets), counts_local=not settings.node_usd_per_hour
+            )
         routing: RoutingHandler = building.updated(
             *(self._routing, self._local, self._database, _Counted(self.spend, self.attempts), self._serves),
             *(settings, entries, int(time.time())),

@@ -133,14 +133,14 @@ def _choice(choice: object, names: list[str]) -> tuple[list[str] | None, Mode]:
     """Names of the callable tools (None: all), and whether a call is required."""
     if choice in (None, "auto"):
         return None, "auto"
-    if choice == "required":
+    if choice in ("required", "any"):  # Mistral's word
         return None, "required"
-    fields = _object(choice, "tool_choice")
+    fields = cast("dict[str, Any]", choice) if isinstance(choice, dict) else {}
     if fields.get("type") == "function":
         return [_known_name(fields.get("function"), names, "tool_choice.function")], "required"
     if fields.get("type") != "allowed_tools":
         raise InvalidRequest(
-            "tool_choice is not one of 'none', 'auto', 'required', a function, allowed_tools",
+            "tool_choice is not one of 'none', 'auto', 'required', 'any', a function, allowed_tools",
             param="tool_choice",
         )
     allowed = _object(fields.get("allowed_tools", fields), "tool_choice.allowed_tools")

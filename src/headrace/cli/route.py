@@ -119,8 +119,7 @@ def _explain(settings: Settings, model: str, prompt: str, max_tokens: int | None
             one["provider"],
             "" if one["seconds"] is None else f"{one['seconds']:.2f}",
             "" if one["usd"] is None else f"{one['usd']:.9f}",
-            one["verdict"],
-            one["reason"],
+            *(("ok", one["reason"]) if one["verdict"] == "ok" else ("no", one["verdict"])),
         )
         for one in found["targets"]
     ]

@@ -6,7 +6,7 @@ import csv
 import re
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -79,13 +79,23 @@ class SpendBy(StrEnum):
     STATUS = "status"
 
 
+_FLAGS: Mapping[SpendAction, frozenset[str]] = {
+    SpendAction.SHOW: frozenset({"by", "since", "until", "csv", "json"}),
+    SpendAction.CHECK: frozenset({"json"}),
+    SpendAction.RERATE: frozenset({"since", "write", "json"}),
+    SpendAction.RECONCILE: frozenset({"since", "until", "write", "json"}),
+    SpendAction.EXPORT: frozenset({"since", "until"}),
+}
+"""What each subcommand takes; reconcile also --provider or --url, by its source."""
+
+
 @takes_settings("store", "prices", "budgets")
 def command(
     action: Annotated[SpendAction, typer.Argument(metavar="ACTION", help="Subcommand.")] = SpendAction.SHOW,
     source: Annotated[
         str | None, typer.Argument(metavar="SOURCE", help="For reconcile: openai, anthropic or a file.")
     ] = None,
-    by: Annotated[SpendBy, typer.Option(help="What sums are made by.")] = SpendBy.MODEL,
+    by: Annotated[SpendBy | None, typer.Option(help="What sums are made by. [default: model]")] = None,
     since: Annotated[str | None, typer.Option(metavar="DAY", help="First day, such as 2026-11-01.")] = None,
     until: Annotated[str | None, typer.Option(metavar="DAY", help="Last day.")] = None,
     provider: Annotated[str | None, typer.Option(help="For reconcile FILE: whose statement it is.")] = None,
@@ -100,6 +110,9 @@ def command(
     first, last = _day(since, "--since", FIRST_DAY), _day(until, "--until", LAST_DAY)
     if source is not None and action is not SpendAction.RECONCILE:
         raise UsageError(f"spend {action.value} takes no {source!r}: see `headrace spend --help`")
+    given = {"by": by, "since": since, "until": until, "provider": provider, "url": url}
+    _check_flags(action, source, given | {"write": write, "csv": as_csv, "json": json})
+    by = by or SpendBy.MODEL
     database = ledger_store(Database(settings.store_file), settings.ledger)
     try:
         ledger, prices = Ledger(database), PriceBook(settings.prices)
@@ -118,6 +131,17 @@ def command(
             _show(rows, total_of(apart), by.value, json, as_csv)
     finally:
         database.close()
+
+
+def _check_flags(action: SpendAction, source: str | None, given: Mapping[str, object]) -> None:
+    """UsageError where a flag would have no effect."""
+    taken = _FLAGS[action]
+    if action is SpendAction.RECONCILE:
+        taken |= {"url"} if source in REPORTS else {"provider"}
+    for name in (name for name, value in given.items() if value and name not in taken):
+        what = f"{action.value} {source}" if source else action.value
+        flags = ", ".join(f"--{one}" for one in sorted(taken))
+        raise UsageError(f"--{name} has no effect on spend {what}, which takes {flags}", param=name)
 
 
 def _day(text: str | None, flag: str, otherwise: str) -> str:

@@ -17,6 +17,7 @@ from headrace.data.engine import AiWishes, DataEngine
 from headrace.data.guard import MAX_STATEMENT
 from headrace.data.job import CallCost, Format, SqlAnswer
 from headrace.data.task_history import mentions_history
+from headrace.economy.money import nano_of, shown_usd
 from headrace.errors import UsageError
 from headrace.inference.local_models import LocalModels
 from headrace.search.indexes import indexes_of
@@ -169,9 +170,11 @@ def _tell(answer: SqlAnswer, *, explain: bool) -> None:
     for cost in answer.costs:
         print(_cost(cost))
     if usage is not None and not explain:
-        known = ", the others were known" if usage.computed < usage.rows else ""
+        known = usage.rows - usage.computed - usage.failed
+        others = f", {known:,} were known" if known > 0 else ""
+        others += f", {usage.failed:,} could not be computed" if usage.failed else ""
         note(
-            f"models computed {usage.computed:,} of {usage.rows:,} different rows{known}: "
+            f"models computed {usage.computed:,} of {usage.rows:,} different rows{others}: "
             f"{usage.prompt_tokens:,} prompt tokens, {usage.output_tokens:,} output tokens"
         )
     for warning in answer.warnings:
@@ -185,7 +188,7 @@ def _cost(cost: CallCost) -> str:
         return f"{name}: {cost.reason}"
     bound = "" if cost.exact else f" at most: {cost.reason}"
     time = "" if cost.seconds is None else f", {cost.seconds:.1f} s"
-    money = "" if cost.usd is None else f", {cost.usd:.6f} dollars"
+    money = "" if cost.usd is None else f", {shown_usd(nano_of(cost.usd))}"
     money = f", {cost.unpriced}" if cost.unpriced else money
     calls = "" if cost.requests == cost.rows - cost.known else f" {cost.requests:,} requests,"
     most = "" if cost.prompt_exact else " up to"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from headrace.data.operator import RowCost
-from headrace.economy.money import NANO
+from headrace.economy.money import NANO, nano_of, plain_usd
 from headrace.errors import InvalidRequest
 
 
@@ -125,8 +125,8 @@ class AiBudget:
         most = self._limits.max_usd
         if most is not None and usd > most:
             raise SqlLimit(
-                f"{function}() is predicted to cost up to {usd:.6f} dollars with what came before, max_cost"
-                f" allows {most:.6f}: select fewer rows, lower max_tokens, or raise it",
+                f"{function}() is predicted to cost up to {_shown(usd)} with what came before, max_cost"
+                f" allows {_shown(most)}: select fewer rows, lower max_tokens, or raise it",
                 param="max_cost",
             )
 
@@ -141,7 +141,7 @@ class AiBudget:
         usd = (self.usd(self._machine_s + seconds) or 0.0) + self._nano / NANO
         if limits.max_usd is not None and usd > limits.max_usd:
             raise SqlLimit(
-                f"models have computed for up to {usd:.6f} dollars, max_cost allows {limits.max_usd:.6f}:"
+                f"models have computed for up to {_shown(usd)}, max_cost allows {_shown(limits.max_usd)}:"
                 " what they have computed is kept, so send the statement again, or raise it",
                 param="max_cost",
             )
@@ -161,3 +161,7 @@ class AiBudget:
             " computed is kept, so send the statement again, or raise it",
             param="sql",
         )
+
+
+def _shown(usd: float) -> str:
+    return f"${plain_usd(nano_of(usd))}"

@@ -103,7 +103,7 @@ class StatementWork:
             if self.requests <= MAX_SHOWN:
                 start_s, now_s = call.arrival_s - batch.arrival_s, time.monotonic() - batch.arrival_s
                 batch.add_stage(StageNote({}, call).stage("request", start_s, now_s, batch.arrival_s))
-        self.warnings |= dict.fromkeys(warning.message for warning in call.warnings)
+        self.warnings |= dict.fromkeys(f"{one.param}: {one.message}" for one in call.warnings)
 
     async def asked(self, work: Callable[[CallContext], Coroutine[Any, Any, T]]) -> T:
         """What `work` gives with a call of its own. Where there is no room for it, it waits."""

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, TextIO
 
+from headrace.economy.machine import IDLE, MACHINE_TIME
 from headrace.economy.money import plain_usd
 from headrace.economy.quantities import CLASSES
 from headrace.storage.sql_store import SqlStore
@@ -60,7 +61,8 @@ def _row(
     start = datetime.fromisoformat(day).replace(tzinfo=UTC)
     month = start.replace(day=1)
     cost, issuer = plain_usd(nano_usd), provider or _LOCAL
-    unit = "Tokens" if name in CLASSES and CLASSES[name].direction != "other" else "Units"
+    is_tokens = name in CLASSES and CLASSES[name].direction != "other"
+    unit = "Tokens" if is_tokens else "Milliseconds" if name in (MACHINE_TIME, IDLE) else "Units"
     return {
         "BilledCost": cost,
         "BillingAccountId": issuer,

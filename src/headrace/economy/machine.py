@@ -125,6 +125,7 @@ class MachineRecorder:
             request_id=call.work_id,
             attempt=number,
             key_name=call.account.name,
+            route=call.route,
             target=call.model,
             model=call.model,
             outcome="ok" if call.error is None else str(call.error.code or call.error.kind),

@@ -107,7 +107,9 @@ def read_statement(path: Path) -> list[Billed]:
         if path.suffix == ".json":
             return list(billed_of_reply(json.loads(text)))
         return list(_of_csv(text))
-    except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, csv.Error) as error:
         raise UsageError(
             f"{path} is no statement of costs ({error}): a CSV file has the columns day, usd and model"
         ) from None
@@ -151,6 +153,12 @@ def _of_csv(text: str) -> Iterator[Billed]:
         kind: next((name for name in names if name in (rows.fieldnames or ())), None)
         for kind, names in _COLUMNS.items()
     }
-    for row in rows:
+    day_column, usd_column = named["day"], named["usd"]
+    if day_column is None or usd_column is None:
+        raise ValueError(f"its columns are {', '.join(rows.fieldnames or ()) or 'none'}")
+    for number, row in enumerate(rows, 2):
         model = row[named["model"]] if named["model"] else ""
-        yield Billed(day=_day(row[str(named["day"])]), model=model, nano_usd=nano_of(row[str(named["usd"])]))
+        try:
+            yield Billed(day=_day(row[day_column]), model=model, nano_usd=nano_of(row[usd_column]))
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"row {number}: {error}") from None

@@ -46,13 +46,16 @@ class LedgerRecorder:
         machine_clock: Callable[[], float] = machine_s,
         holder: Holder | None = None,
         lease_s: float = LEASE_S,
+        counts_local: bool = True,
     ) -> None:
+        """`counts_local`: tokens of models of this machine are booked with their attempts. Where this machine
+        has a price, they are booked with its time instead."""
         self.prices = prices
         self.ledger = Ledger(database)
         self.budgets = Budgets(
             database, budgets, clock=clock, machine_clock=machine_clock, holder=holder, lease_s=lease_s
         )
-        self._database, self._clock = database, clock
+        self._database, self._clock, self._counts_local = database, clock, counts_local
         self._work = GroupedWork(database, "headrace-ledger")
 
     def bounds(self, *, account: str, target: str, provider: str, model: str, route: str) -> bool:
@@ -103,6 +106,11 @@ class LedgerRecorder:
         settled.add_done_callback(partial(_log_unbooked, attempt))
         return await asyncio.shield(settled)  # one that is cancelled meanwhile is booked all the same
 
+    async def release(self, hold: Hold) -> None:
+        """See `SpendRecorder.release`."""
+        if hold.id:
+            await asyncio.shield(self._work.start(partial(self.budgets.release, hold.id)))
+
     def configure(self, prices: PriceBook, budgets: Sequence[SpendBudget]) -> None:
         """Prices and budgets from now on. What is set aside already stays as it is."""
         self.prices, self.budgets.budgets = prices, tuple(budgets)
@@ -132,7 +140,8 @@ class LedgerRecorder:
                 if before[1].hold != hold.id:  # reserved twice for one attempt
                     self.budgets.release(hold.id)
                 return None if before[1].status == "unpriced" else self.ledger.cost(before[0])
-            found = appraise(self.prices, _evidence(attempt, hold))
+            counts = bool(attempt.provider) or self._counts_local
+            found = appraise(self.prices, _evidence(attempt, hold, attempt.tokens if counts else None))
             number = self.ledger.add(_entry(attempt, found, hold, self._clock()), found.lines)
             self.budgets.charge(number, self._shares(attempt, hold), found.nano_usd or 0)
             if hold.id and self.budgets.release(hold.id):
@@ -170,7 +179,7 @@ def _compare(attempt: Attempt, nano_usd: int, hold: Hold) -> None:
         )
 
 
-def _evidence(attempt: Attempt, hold: Hold) -> Evidence:
+def _evidence(attempt: Attempt, hold: Hold, tokens: TokenCounts | None) -> Evidence:
     return Evidence(
         provider=attempt.provider,
         model=attempt.provider_model,
@@ -178,7 +187,7 @@ def _evidence(attempt: Attempt, hold: Hold) -> Evidence:
         billed=attempt.billed,
         processing=attempt.processing,
         raw_usage=attempt.raw_usage,
-        tokens=attempt.tokens,
+        tokens=tokens,
         reported_nano_usd=attempt.reported_nano_usd,
         most=hold.nano_usd,
         plausible=attempt.plausible,

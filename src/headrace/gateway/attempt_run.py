@@ -177,7 +177,7 @@ class AttemptRun:
             self.state.breaker.dropped()
         else:
             self.state.breaker.succeeded()
-        if self._first_s is not None and not self._is_later:
+        if self._first_s is not None and not self._is_later and not self._is_given_again:
             self.state.times.add(self._first_s)
             self._measure(self._first_s)
         await self._settle("ok", "yes")
@@ -229,6 +229,10 @@ class AttemptRun:
         hold, self._hold = self._hold, None
         if hold is None or self._spend is None:
             return
+        if self._is_given_again:
+            self.cost_nano_usd = 0
+            await self._spend.release(hold)
+            return
         state = self.state
         attempt = Attempt(
             request_id=self._call.booking_id,
@@ -252,6 +256,11 @@ class AttemptRun:
         )
         self.cost_nano_usd = await self._spend.settle(hold, attempt)
         self._note(attempt, time.monotonic() - self._call.arrival_s)
+
+    @property
+    def _is_given_again(self) -> bool:
+        """Whether a model of this machine did not compute it: it was kept, or another call pays for it."""
+        return self.state.remote is None and self._call.is_given_again
 
     def _note(self, attempt: Attempt, ended_s: float) -> None:
         """The attempt as a part of its call. What a model of this machine did for it lies within its time."""
@@ -286,6 +295,7 @@ class AttemptRun:
     async def _local_batches(self, local: Handler) -> AsyncGenerator[Batch]:
         """The batches of a model of this machine from the first content on; its errors as AttemptFailed."""
         held: list[InferenceEvent] = []
+        self._call.route, self._call.is_given_again = self._route, False
         try:
             async with aclosing(local.handle(self._request, self._call)) as batches:
                 async for batch in batches:

@@ -237,6 +237,7 @@ class CachingHandler:
             booking_id=outer.booking_id,
             work_id=outer.work_id,
             account=outer.account,
+            route=outer.route,
             _trace=outer.trace,
             arrival_s=outer.arrival_s,
             background=outer.background,

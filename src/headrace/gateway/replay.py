@@ -17,7 +17,7 @@ HEADER, COST = "x-headrace-cache", "x-headrace-cost-usd"
 
 async def replayed(record: AnswerRecord, call: CallContext, identity: ModelIdentity) -> AsyncGenerator[Batch]:
     """A kept answer as the stream that it was: the same batches, warnings and usage."""
-    call.model = identity.name
+    call.model, call.is_given_again = identity.name, True
     call.warnings += [one for one in record.warnings if one not in call.warnings]
     for batch in record.batches:
         _count(call, batch)
@@ -46,11 +46,12 @@ class SharedCall:
         call.model, call.load_s = inner.model or call.model, call.load_s or inner.load_s
         call.warnings += [one for one in inner.warnings if one not in call.warnings]
         headers = {name: value for name, value in inner.reply_headers.items() if name != HEADER}
-        if not self._is_own and COST in headers:
-            headers[COST] = f"{0:.9f}"
+        if not self._is_own:
+            call.is_given_again = True
+            headers |= {COST: f"{0:.9f}"} if COST in headers else {}
         call.reply_headers.update(headers)
         if self._is_own:
-            call.attempts = inner.attempts
+            call.attempts = max(call.attempts, inner.attempts)  # of a local model's: attempts around it count
         _count(call, batch)
         ends = [event.usage for event in batch if isinstance(event, PromptFinished)]
         self.tokens += sum(one.prompt_tokens + one.completion_tokens for one in ends)

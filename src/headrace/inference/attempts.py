@@ -104,6 +104,10 @@ class SpendRecorder(Protocol):
         """The attempt will be settled by another process, or hours later: hold the money for so long."""
         ...
 
+    async def release(self, hold: Hold) -> None:
+        """Nothing was computed or sent for it: there is nothing to book."""
+        ...
+
     async def settle(self, hold: Hold, attempt: Attempt) -> int | None:
         """Book an attempt in place of its hold. Its cost, None where it is unpriced. A second call for the
         same hold changes nothing."""

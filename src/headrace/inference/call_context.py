@@ -93,6 +93,10 @@ class CallContext:
     spent_nano_usd: int = 0
     machine_nano_usd: int = 0
     """What it took of this machine, where that has a price; known when the call has ended."""
+    route: str = ""
+    """The route by which it is computed here, under which this machine's time for it is booked."""
+    is_given_again: bool = False
+    """Its answer was kept, or is computed for another call."""
     routed: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     arrival_s: float = field(default_factory=time.monotonic)
     arrived_unix_s: float = field(default_factory=time.time)

@@ -15,6 +15,7 @@ MESSAGES_PATH: Final = "/v1/messages"
 
 _TYPES: Final[Mapping[int, str]] = {
     401: "authentication_error",
+    402: "billing_error",
     403: "permission_error",
     404: "not_found_error",
     408: "timeout_error",

@@ -47,7 +47,7 @@ _ROWS = {"type": "array", "items": {"type": "object"}}
 class SqlBody(RequestBody, kw_only=True):
     """A statement as JSON. It may also be the body itself, as text/plain. Of models it takes at most
     `max_tokens`, for `max_ai_rows` rows of arguments, and time of this machine for `max_cost` dollars. With
-    `describe` the reply has the columns, and no rows."""
+    `describe` the reply has the columns, and no rows: as JSON, a name and a type of each."""
 
     sql: Annotated[str, Meta(min_length=1)]
     parameters: Annotated[list[str | _Integer | float | bool | None], Meta(max_length=1000)] = []  # noqa: RUF012
@@ -119,8 +119,11 @@ async def run_sql(http: HttpRequest) -> Response:
     none."""
     began = time.perf_counter()
     kind = _accepted(http)
-    answer = await _answer(http, FORMATS[kind])
+    answer, is_described = await _answer(http, FORMATS[kind])
     headers = _headers(answer)
+    if is_described and FORMATS[kind] == "json" and kind != SPICE:
+        columns = [SqlColumn(column.name, column.type) for column in answer.columns]
+        return Response(msgspec.json.encode(columns), media_type=kind, headers=headers)
     if kind != SPICE:
         return Response(answer.body, media_type=kind, headers=headers)
     columns = [SqlColumn(column.name, column.type) for column in answer.columns]
@@ -132,7 +135,7 @@ async def run_sql(http: HttpRequest) -> Response:
 @Endpoint("POST", "/v1/sql/explain", body=SqlBody, texts=_TEXTS, reply=SqlPlan, errors=_ERRORS)
 async def explain_sql(http: HttpRequest) -> Response:
     """The plan of a statement, which does not run."""
-    answer = await _answer(http, "json", explain=True)
+    answer, _ = await _answer(http, "json", explain=True)
     rows: list[dict[str, Any]] = msgspec.json.decode(answer.body)
     plan = "\n".join(str(row["explain_value"]) for row in rows)
     return json_response(SqlPlan(plan, list(answer.datasets), list(answer.costs)))
@@ -160,7 +163,8 @@ async def list_datasets(http: HttpRequest) -> Response:
     return json_response(Raw(msgspec.json.encode(found)))
 
 
-async def _answer(http: HttpRequest, format: Format, *, explain: bool = False) -> SqlAnswer:
+async def _answer(http: HttpRequest, format: Format, *, explain: bool = False) -> tuple[SqlAnswer, bool]:
+    """The answer, and whether it has columns alone."""
     service, call = get_service(http), call_of(http)
     data = await read_body(http)
     media = http.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -203,7 +207,7 @@ async def _answer(http: HttpRequest, format: Format, *, explain: bool = False) -
         call.warn("sql", warning)
     if history is not None and history.left_out:
         call.warn("sql", f"task_history: the oldest {history.left_out:,} requests are left out")
-    return answer
+    return answer, body.describe and not explain
 
 
 def _headers(answer: SqlAnswer) -> dict[str, str]:

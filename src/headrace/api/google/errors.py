@@ -19,6 +19,7 @@ CLIENT_HEADERS: Final = ("x-goog-api-key", "x-goog-api-client")
 
 _STATUSES: Final[Mapping[int, str]] = {
     401: "UNAUTHENTICATED",
+    402: "RESOURCE_EXHAUSTED",
     403: "PERMISSION_DENIED",
     404: "NOT_FOUND",
     408: "DEADLINE_EXCEEDED",

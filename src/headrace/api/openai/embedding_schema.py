@@ -29,6 +29,7 @@ class EmbeddingUsage(msgspec.Struct, frozen=True):
 class EmbeddingList(msgspec.Struct, frozen=True):
     """The vectors of a request's texts, in their order."""
 
+    id: str
     data: list[EmbeddingObject]
     model: str
     usage: EmbeddingUsage

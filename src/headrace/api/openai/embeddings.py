@@ -119,6 +119,7 @@ class EmbeddingReply:
         tokens = sum(usage.prompt_tokens for usage in result.usages)
         written = self._format.written(vectors, call)
         return EmbeddingList(
+            id=call.new_id("embd"),
             data=[EmbeddingObject(index, one) for index, one in enumerate(written)],
             model=prepared.model,
             usage=EmbeddingUsage(tokens, tokens),

@@ -17,7 +17,7 @@ def _order(
     if not known:
         return [RankedTarget(one, "no budget") for one in candidates]
     left = min(known)
-    said = f"{left:.0%} of a budget are left"
+    said = f"{left:.0%} of a budget is left"
     if left >= settings.cheaper_below:
         return [RankedTarget(one, said) for one in candidates]
     local = [one for one in candidates if one.is_local]

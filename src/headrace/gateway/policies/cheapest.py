@@ -1,7 +1,7 @@
 """The cheapest target for the tokens of this request. A price that is not known is no low price: last.
 
-But a model of this machine that has answered nothing yet is asked first, once: what it costs is its time,
-which nothing would ever measure otherwise.
+But a model of this machine whose time is not known yet is asked first, as often as that takes: what it costs
+is its time, which nothing would ever measure otherwise.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from headrace.config.providers import RemoteModelSettings
 from headrace.gateway.policies.policy import CandidateTarget, Facts, RankedTarget, RoutePolicy, sorted_by
+from headrace.gateway.speed import ENOUGH
 
 
 def by_price(facts: Facts, candidates: Sequence[CandidateTarget]) -> list[RankedTarget]:
@@ -30,7 +31,7 @@ def by_price(facts: Facts, candidates: Sequence[CandidateTarget]) -> list[Ranked
 
 
 def _is_unmeasured(one: CandidateTarget) -> bool:
-    return one.is_local and one.nano_usd is None and not one.samples
+    return one.is_local and one.nano_usd is None and one.samples < ENOUGH
 
 
 def _order(
