@@ -60,7 +60,7 @@ def test_parallel_calls_have_ids_of_their_own_and_no_text(serve: Serve) -> None:
 def test_a_call_may_be_required_in_mistrals_word_too(serve: Serve, choice: str) -> None:
     server = answering(serve, CALL)
     assert ask(server, extra_body={"tool_choice": choice}).choices[0].finish_reason == "tool_calls"
-    with pytest.raises(openai.BadRequestError, match="'maybe'|not one of"):
+    with pytest.raises(openai.BadRequestError, match="not one of"):
         ask(server, extra_body={"tool_choice": "maybe"})
 
 

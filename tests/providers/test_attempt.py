@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from asking import ask, chat, text_of
-from fake_provider import fail, running_provider
+from fake_provider import delta, fail, running_provider, say, usage
 
 from headrace.errors import HeadraceError
 from headrace.inference.events import OutputFinished, PromptFinished
@@ -29,6 +29,25 @@ def test_a_stream_becomes_events() -> None:
         "max_tokens": 9,
     }
     assert not call.warnings
+
+
+def test_warnings_of_another_headrace_are_the_callers_too() -> None:
+    told = [{"param": "messages[0]", "message": "has no effect"}] * 2
+    chunk, more = (
+        delta(content="Hi") | {"warnings": told},
+        [{"param": str(n), "message": "x"} for n in range(99)],
+    )
+    foreign = delta() | {"warnings": ["words of another kind"]}
+    with running_provider(
+        say(chunk, foreign, delta(finish="stop") | {"warnings": more}, usage())
+    ) as provider:
+        found, call = ask(provider, chat())
+    assert text_of(found) == "Hi"
+    assert (call.warnings[0].param, call.warnings[0].message) == (
+        "messages[0]",
+        "the target says: has no effect",
+    )
+    assert len(call.warnings) == 16 == len(set(call.warnings)), "each once, and not without end"
 
 
 def test_errors_are_typed_and_name_the_target() -> None:

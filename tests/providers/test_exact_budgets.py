@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("openai")
 pytest.importorskip("anthropic")
 
-from fake_provider import delta, say, usage
+from fake_provider import delta, fail, say, usage
 from greedy_provider import PRICES, PROVIDERS, GreedyProvider
 
 from headrace.chat.messages import Image, Message
@@ -223,6 +223,20 @@ def test_the_target_gets_the_limit_that_the_budget_affords(
         assert found == limit
     else:  # all that is left: 10,000,000 nano-dollars, of which the input takes 1,000 a byte
         assert 600 < found < 1_000
+
+
+def test_a_limit_that_the_caller_did_not_send_is_explained_where_it_is_too_long(
+    gateway: Any, tmp_path: Path
+) -> None:
+    long = fail(400, {"error": {"message": "too long", "code": "context_length_exceeded"}})
+    server, _ = gateway(long, prices=PRICE, budgets={"all": {"usd": 1}}, store=str(tmp_path / "store"))
+    body: Any = {"model": "far", "messages": ASK}
+    said = server.http().post("/v1/chat/completions", json=body).json()["error"]["message"]
+    assert "4,096 is what a budget allows" in said and "max_output_tokens of [models.far]" in said
+    own = (
+        server.http().post("/v1/chat/completions", json=body | {"max_tokens": 90}).json()["error"]["message"]
+    )
+    assert "too long" in own and "budget" not in own
 
 
 def test_without_a_budget_nothing_is_limited(gateway: Any, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from typing import Any
 
@@ -65,6 +65,7 @@ class AttemptRun:
         self._is_open = False
         self._is_later = False  # its answer was in a provider's batch, which says nothing of the target now
         self._prepared: Prepared | None = None
+        self._has_own_limit = False
 
     async def open(self, local: Handler, spend: SpendRecorder, deadline_s: float) -> None:
         """Set money aside, send the request, and wait for the first content.
@@ -76,7 +77,9 @@ class AttemptRun:
         self._is_hurried = deadline_s - asyncio.get_running_loop().time() < PATIENCE_S
         try:
             reservation = await self._reserved(spend)
-            self._spend, self._hold, self._request = spend, reservation.hold, reservation.request
+            self._spend, self._hold = spend, reservation.hold
+            self._has_own_limit = "max_tokens" not in _sampling(self._request)
+            self._request = reservation.request
             if state.remote is None:
                 self._batches = self._local_batches(local)
             else:
@@ -94,7 +97,7 @@ class AttemptRun:
         except StopAsyncIteration:
             await self._fail(Failure(phase="end", kind="truncated", message="answered nothing", billed="yes"))
         except AttemptFailed as error:
-            await self._fail(error.failure)
+            await self._fail(self._with_own_limit(error.failure))
         except Deferred as later:
             await self._defer(later)
             raise
@@ -189,6 +192,16 @@ class AttemptRun:
         output = 0 if tokens is None else tokens.output + tokens.reasoning
         total_s = time.monotonic() - self._start_s
         self.state.speed.add(prompt_tokens(self._request), output, first_s, total_s)
+
+    def _with_own_limit(self, failure: Failure) -> Failure:
+        """A prompt and an answer that are too long, where the caller has set no limit of the answer."""
+        most = _sampling(self._request).get("max_tokens")
+        if failure.kind != "context" or most is None or not self._has_own_limit:
+            return failure
+        said = (
+            f"{failure.message} (no max_tokens was sent: {most:,} is what a budget allows; send one, or set "
+        )
+        return replace(failure, message=f"{said}max_output_tokens of [models.{self.state.name}])")
 
     async def _fail(self, failure: Failure) -> None:
         """Close it, and raise AttemptFailed."""
@@ -311,6 +324,10 @@ class AttemptRun:
             raise AttemptFailed(local_failure(error)) from error
         if held:
             yield held
+
+
+def _sampling(request: GenerationRequest | EmbeddingRequest) -> Mapping[str, Any]:
+    return {} if isinstance(request, EmbeddingRequest) else request.sampling
 
 
 def _local_tokens(batch: Batch) -> TokenCounts:

@@ -104,8 +104,16 @@ class _Chunk(Struct):
     system_fingerprint: str | None = None
     service_tier: str | None = None
     x_groq: _GroqUsage | None = None
+    warnings: Raw = Raw()
 
 
+class _Warning(Struct):
+    param: str
+    message: str
+
+
+MAX_WARNINGS, MAX_WARNING = 16, 500
+_warnings = msgspec.json.Decoder(list[_Warning])
 _chunk = msgspec.json.Decoder(_Chunk)
 _NOTHING = (b"", b"null")
 
@@ -144,6 +152,7 @@ class ChatStreamReader:
         self.fingerprint: str | None = None
         self.tier: str | None = None
         self.is_done = False
+        self._warned: set[tuple[str, str]] = set()
 
     def read(self, event: SseEvent) -> None:
         """See `UpstreamReader.read`."""
@@ -161,8 +170,22 @@ class ChatStreamReader:
         usage = chunk.x_groq.usage if chunk.x_groq is not None else chunk.usage
         if bytes(usage) not in _NOTHING:
             self.usage = openai_usage(bytes(usage))
+        if bytes(chunk.warnings) not in _NOTHING:
+            self._relay(chunk.warnings)
         for choice in chunk.choices or ():
             self._choice(choice)
+
+    def _relay(self, warnings: Raw) -> None:
+        """What another Headrace warns of. Others have no such field, or one with another meaning."""
+        try:
+            found = _warnings.decode(warnings)
+        except msgspec.ValidationError:
+            return
+        for one in found:
+            known = one.param[:MAX_WARNING], one.message[:MAX_WARNING]
+            if known not in self._warned and len(self._warned) < MAX_WARNINGS:
+                self._warned.add(known)
+                self._warn(known[0], f"the target says: {known[1]}")
 
     def _choice(self, choice: _Choice) -> None:
         answer, index = self._answer, choice.index
