@@ -60,6 +60,11 @@ def test_tools_over_http(served: Running) -> None:
     assert [one["name"] for one in json.loads(schema["text"])] == ["name", "age"]
     answer = http.post("/v1/tools/chat", json={"arguments": {"message": "hello there"}}).json()
     assert answer["text"] and not answer["is_error"]
+    long = {"message": "word " * 700}  # the default of max_tokens does not fit behind it
+    answer = http.post("/v1/tools/chat", json={"arguments": long}).json()
+    assert answer["text"] and not answer["is_error"], answer
+    answer = http.post("/v1/tools/chat", json={"arguments": long | {"max_tokens": 1024}}).json()
+    assert answer["is_error"] and "4,096" in answer["text"]
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,7 @@ def _tell(answer: SqlAnswer, *, explain: bool) -> None:
     usage = answer.usage
     for cost in answer.costs:
         print(_cost(cost))
-    if usage is not None and not explain:
+    if usage is not None and not explain and usage.rows:
         known = usage.rows - usage.computed - usage.failed
         others = f", {known:,} were known" if known > 0 else ""
         others += f", {usage.failed:,} could not be computed" if usage.failed else ""

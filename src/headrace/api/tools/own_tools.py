@@ -15,7 +15,7 @@ from headrace.api.statements import ServedModels, Statements
 from headrace.config.datasets import read_datasets
 from headrace.data.engine import DataEngine, Parameter
 from headrace.data.job import SqlAnswer
-from headrace.errors import HeadraceError, InvalidRequest
+from headrace.errors import ContextLengthExceeded, HeadraceError, InvalidRequest
 from headrace.grammar.sql import quoted
 from headrace.inference.call_context import CallContext
 from headrace.inference.model_runner import ModelRunner
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 MAX_RESULT = 2**16
 MAX_ROWS = 1000
+MAX_ANSWER = 1024
+"""Tokens of `chat` unless the call says otherwise; fewer where the context has no more."""
 _TEXT: Json = {"type": "string", "minLength": 1, "maxLength": 2**17}
 _DATASET: Json = {"type": "string", "minLength": 1, "maxLength": 63}
 
@@ -228,24 +230,28 @@ class _ModelTools:
         body = {
             "messages": [{"role": "user", "content": arguments["message"]}],
             "model": arguments.get("model"),
-            "max_tokens": arguments.get("max_tokens", 1024),
+            "max_tokens": arguments.get("max_tokens", MAX_ANSWER),
         }
         reply = await self._asked(complete_chat, body, call)
-        return reply if isinstance(reply, ToolResult) else _answer_text(reply)
+        if isinstance(reply, ContextLengthExceeded) and "max_tokens" not in arguments:
+            reply = await self._asked(complete_chat, body | {"max_tokens": None}, call)  # as many as fit
+        if isinstance(reply, HeadraceError):
+            return ToolResult(text=reply.message, is_error=True)
+        return _answer_text(reply)
 
     async def embed(self, arguments: Arguments, call: CallContext) -> ToolResult:
         body = {"input": arguments["texts"], "model": arguments.get("model")}
         reply = await self._asked(embed, body, call)
-        if isinstance(reply, ToolResult):
-            return reply
+        if isinstance(reply, HeadraceError):
+            return ToolResult(text=reply.message, is_error=True)
         return _json_result([one["embedding"] for one in reply["data"]])
 
-    async def _asked(self, operation: Any, body: Json, call: CallContext) -> Json | ToolResult:
+    async def _asked(self, operation: Any, body: Json, call: CallContext) -> Json | HeadraceError:
         given = {key: value for key, value in body.items() if value is not None}
         try:
             reply = await operation(msgspec.json.encode(given), call, self._service)
         except HeadraceError as error:
-            return ToolResult(text=error.message, is_error=True)
+            return error
         return cast("Json", msgspec.json.decode(msgspec.json.encode(reply)))
 
 
