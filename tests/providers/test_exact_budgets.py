@@ -232,7 +232,7 @@ def test_a_limit_that_the_caller_did_not_send_is_explained_where_it_is_too_long(
     server, _ = gateway(long, prices=PRICE, budgets={"all": {"usd": 1}}, store=str(tmp_path / "store"))
     body: Any = {"model": "far", "messages": ASK}
     said = server.http().post("/v1/chat/completions", json=body).json()["error"]["message"]
-    assert "4,096 is what a budget allows" in said and "max_output_tokens of [models.far]" in said
+    assert "4,096 was added" in said and "max_output_tokens of [models.far]" in said
     own = (
         server.http().post("/v1/chat/completions", json=body | {"max_tokens": 90}).json()["error"]["message"]
     )

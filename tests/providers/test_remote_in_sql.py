@@ -91,6 +91,10 @@ def test_other_functions_say_that_they_need_a_model_of_this_machine(
         reply = server.http().post("/v1/sql", json={"sql": f"SELECT {call} FROM mails"})
         assert reply.status_code == 400, reply.text
         assert "far is a remote model" in reply.json()["error"]["message"]
+    for call in ("classify(body, ['a', 'b'], model := 'far')", "embed(body, model := 'far')"):
+        reply = server.http().post("/v1/sql", json={"sql": f"SELECT {call} FROM mails"})
+        assert reply.status_code == 404, reply.text
+        assert "'far' is a remote model: this needs a model of this machine" in reply.text
     assert not provider.exchanges
 
 

@@ -198,10 +198,9 @@ class AttemptRun:
         most = _sampling(self._request).get("max_tokens")
         if failure.kind != "context" or most is None or not self._has_own_limit:
             return failure
-        said = (
-            f"{failure.message} (no max_tokens was sent: {most:,} is what a budget allows; send one, or set "
-        )
-        return replace(failure, message=f"{said}max_output_tokens of [models.{self.state.name}])")
+        remedy = f"send max_tokens, or set max_output_tokens of [models.{self.state.name}]"
+        said = f"{failure.message} (a budget needs a limit, and none was sent: {most:,} was added; {remedy})"
+        return replace(failure, message=said)
 
     async def _fail(self, failure: Failure) -> None:
         """Close it, and raise AttemptFailed."""

@@ -103,6 +103,12 @@ class ModelManager:
         spec = self.policy.load_on_demand(name)
         if spec is None and self.policy.any_name and not self._asks_for_adapter(name):
             return self.default
+        if spec is None and name in self.elsewhere:
+            raise ModelNotFound(
+                f"{name[:200]!r} is a remote model: this needs a model of this machine, which are "
+                f"{', '.join(map(repr, self._entries))}",
+                param="model",
+            )
         if spec is None:
             served = ", ".join(map(repr, [*self._entries, *self.elsewhere]))
             raise ModelNotFound(

@@ -230,7 +230,10 @@ class ResponseBody(GenerationBody, kw_only=True):
                     "this server are called, so leave it out",
                     param="tool_choice",
                 )
-            tools = [_nested(tool) for tool in cast("list[object]", tools) if not _is_of_server(tool)]
+            given = cast("list[object]", tools)
+            for index, tool in enumerate(given):
+                _check_type(tool, f"tools[{index}]")
+            tools = [_nested(tool) for tool in given if not _is_of_server(tool)]
         return tool_use_from_openai(tools, _nested(choice), self.parallel_tool_calls)
 
     @property
@@ -330,6 +333,14 @@ class CountBody(ResponseBody):
 
 def _is_of_server(tool: object) -> bool:
     return isinstance(tool, dict) and cast("Json", tool).get("type") in SERVER_TOOLS
+
+
+def _check_type(tool: object, where: str) -> None:
+    kind = cast("Json", tool).get("type") if isinstance(tool, dict) else None
+    if kind is not None and kind not in ("function", *SERVER_TOOLS):
+        raise InvalidRequest(
+            f"{where}.type is {kind!r:.60}: there are function, {', '.join(SERVER_TOOLS)}", param="tools"
+        )
 
 
 def _nested(tool: object) -> object:
