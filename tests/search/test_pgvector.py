@@ -10,6 +10,7 @@ import pytest
 from index_rows import by_words, row
 from index_stores import PASSWORD, Server, Store, connect, free_port
 
+from headrace.config.extras import ExtraMissing
 from headrace.config.search_settings import IndexStore, IndexStores, read_search
 from headrace.errors import HeadraceError, InvalidRequest, StoreError, UsageError
 from headrace.search.index import (
@@ -141,6 +142,13 @@ def test_a_phrase_in_too_many_texts(remote: Store, monkeypatch: pytest.MonkeyPat
     assert by_words(index, "pay", keywords=("pay now",)) == [("k", "pay now")]
     with pytest.raises(InvalidRequest, match="more than 3 passages"):
         by_words(index, "refund", keywords=("refund late",))
+
+
+def test_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ExtraMissing, match=r"pip install 'headrace\[pgvector\]'"):
+        Indexes(tmp_path, read_search({"store": "postgresql://u@h/d"}))
+    assert Indexes(tmp_path).names() == []
 
 
 def test_settings() -> None:

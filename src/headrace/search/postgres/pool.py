@@ -175,6 +175,10 @@ class Pool:
                 connect_timeout=CONNECT_TIMEOUT_S,
                 application_name="headrace",
                 client_encoding="utf8",
+                keepalives_idle=30,  # a server whose machine is gone is noticed within a minute
+                keepalives_interval=10,
+                keepalives_count=3,
+                tcp_user_timeout=60_000,
             )
         except psycopg.ProgrammingError as error:  # the message may repeat the address
             raise StoreError(f"{self._where}.store is no address that PostgreSQL's library takes") from error

@@ -232,7 +232,7 @@ class PostgresIndex:
         phrases = phrases_of(connection, words_of(query.text, query.keywords))
         words: dict[int, float] = {}
         if phrases is not None:
-            words = by_words(connection, phrases, filtered, (meta["chunks"], meta["words"]), depth)
+            words = by_words(connection, phrases, filtered, meta, depth)
         vectors = Vectors(connection, meta["size"])
         near = self._near(vectors, meta, query, filtered, depth)
         if phrases is not None and phrases.all:

@@ -12,7 +12,7 @@ from typing import Any
 from headrace.search.index import IndexRow, size_to_add, vectors_to_add
 from headrace.search.postgres.pool import Connection
 from headrace.search.postgres.tables import shielded
-from headrace.search.postgres.vectors import MAX_SIZE, text_of
+from headrace.search.postgres.vectors import MAX_SIZE, binary_copy
 from headrace.search.postgres.where import filters_of
 from headrace.search.postgres.words import postings_of
 
@@ -27,9 +27,9 @@ def add_rows(connection: Connection, meta: Mapping[str, Any], rows: Sequence[Ind
     number = _next_number(connection)
     _copy_documents(connection, rows, number, generation)
     _copy_chunks(connection, rows, number, first, words)
-    with connection.cursor().copy("COPY vectors FROM STDIN") as copy:
-        for place, vector in enumerate(itertools.chain.from_iterable(given), first):
-            copy.write_row((place, text_of(vector)))
+    with connection.cursor().copy("COPY vectors FROM STDIN (FORMAT binary)") as copy:
+        for part in binary_copy(given, first):
+            copy.write(part)
     with connection.cursor().copy("COPY postings FROM STDIN") as copy:
         for term, places, counts in postings:
             copy.write_row((term, first, places, counts))

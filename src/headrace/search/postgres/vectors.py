@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -91,6 +92,17 @@ class Vectors:
             if rows:
                 data = [np.frombuffer(sent, ">f4", offset=_HEADER) for _, sent in rows]
                 yield [number for number, _ in rows], np.stack(data).astype(np.float32)
+
+
+def binary_copy(given: Sequence[Array], first: int) -> Iterator[bytes]:
+    """Vectors with ids from `first` on as COPY takes them in binary form."""
+    yield b"PGCOPY\n\xff\r\n\0" + bytes(8)
+    for vectors in given:
+        size = vectors.shape[1]
+        for number, vector in enumerate(vectors.astype(">f4"), first):
+            yield struct.pack(">hiqihh", 2, 8, number, _HEADER + 4 * size, size, 0) + vector.tobytes()
+        first += len(vectors)
+    yield b"\xff\xff"
 
 
 def text_of(vector: Array) -> str:

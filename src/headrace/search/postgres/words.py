@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -29,6 +29,13 @@ WITH seen AS MATERIALIZED (
     UNION ALL SELECT * FROM unnest(%(phrases)s::int[], %(ids)s::bigint[], %(counts)s::int[])
 )
 """
+_RARITY_OF_ALL = """
+    SELECT t.phrase, sum(cardinality(p.places))::bigint
+    FROM unnest(%(terms)s::text[], %(numbers)s::int[]) AS t (term, phrase) JOIN postings p ON p.term = t.term
+    GROUP BY t.phrase
+    UNION ALL SELECT phrase, count(*) FROM unnest(%(phrases)s::int[]) AS known (phrase) GROUP BY phrase
+"""
+"""Where every chunk that has a term is there."""
 _RARITY = _SEEN + "SELECT s.phrase, count(*) FROM seen s JOIN chunks c ON c.id = s.id GROUP BY s.phrase"
 # The constants of FTS5: k1 = 1.2, b = 0.75.
 _SCORE = """
@@ -97,13 +104,13 @@ def _found_phrase(connection: Connection, phrase: Sequence[str]) -> dict[int, in
 
 
 def by_words(
-    connection: Connection, phrases: Phrases, filtered: Sql | None, totals: tuple[int, int], depth: int
+    connection: Connection, phrases: Phrases, filtered: Sql | None, meta: Mapping[str, Any], depth: int
 ) -> dict[int, float]:
-    """Ids with their BM25 (larger is better), best first, equal ones by id. `totals` are the chunks of the
-    index and their words."""
-    chunks, words = totals
+    """Ids with their BM25 (larger is better), best first, equal ones by id."""
+    chunks, words = meta["chunks"], meta["words"]
     given = phrases.parameters
-    rarity = dict(connection.execute(_RARITY.encode(), given).fetchall())
+    rarity_of = _RARITY if meta["dead"] else _RARITY_OF_ALL
+    rarity = dict(connection.execute(rarity_of.encode(), given).fetchall())
     if not rarity or not words:
         return {}
     weights = {phrase: math.log((chunks - count + 0.5) / (count + 0.5)) for phrase, count in rarity.items()}
