@@ -46,7 +46,7 @@ class Pool:
     def reading(self, name: str) -> Generator[Connection]:
         """A transaction over one state of the index of that name."""
         begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;"
-        begin += f" SET LOCAL statement_timeout = {READ_TIMEOUT_S}000"
+        begin += f" SET LOCAL statement_timeout = {READ_TIMEOUT_S}000; SET LOCAL jit = off"
         with self._transaction(name, begin) as connection:
             yield connection
 

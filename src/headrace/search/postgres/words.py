@@ -21,17 +21,20 @@ MAX_CANDIDATES = 10_000
 _LEAST_WEIGHT = 1e-6  # of a phrase that half of all chunks have
 _TOGETHER = 65_536  # places of a row of postings after maintenance
 
+# OFFSET 0: each term is looked up by itself, also before PostgreSQL knows how many rows there are.
 _SEEN = """
 WITH seen AS MATERIALIZED (
     SELECT t.phrase, p.first + u.place AS id, u.count
     FROM unnest(%(terms)s::text[], %(numbers)s::int[]) AS t (term, phrase)
-    JOIN postings p ON p.term = t.term CROSS JOIN LATERAL unnest(p.places, p.counts) AS u (place, count)
+    CROSS JOIN LATERAL (SELECT * FROM postings WHERE term = t.term COLLATE "C" OFFSET 0) AS p
+    CROSS JOIN LATERAL unnest(p.places, p.counts) AS u (place, count)
     UNION ALL SELECT * FROM unnest(%(phrases)s::int[], %(ids)s::bigint[], %(counts)s::int[])
 )
 """
 _RARITY_OF_ALL = """
     SELECT t.phrase, sum(cardinality(p.places))::bigint
-    FROM unnest(%(terms)s::text[], %(numbers)s::int[]) AS t (term, phrase) JOIN postings p ON p.term = t.term
+    FROM unnest(%(terms)s::text[], %(numbers)s::int[]) AS t (term, phrase)
+    CROSS JOIN LATERAL (SELECT * FROM postings WHERE term = t.term COLLATE "C" OFFSET 0) AS p
     GROUP BY t.phrase
     UNION ALL SELECT phrase, count(*) FROM unnest(%(phrases)s::int[]) AS known (phrase) GROUP BY phrase
 """
