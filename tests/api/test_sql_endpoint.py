@@ -62,6 +62,7 @@ def test_forms_of_replies(served: Running) -> None:
     ("body", "status", "code", "words"),
     [
         ({"sql": "show me people"}, 400, "sql_refused", "not a statement of SQL"),
+        ({"sql": "SHOW TABLES"}, 400, "sql_refused", "no SELECT: the datasets are people, gone"),
         ({"sql": "SELECT 1; SELECT 2"}, 400, "sql_refused", "2 statements"),
         ({"sql": "SELECT * FROM peeple"}, 400, "sql_refused", "did you mean 'people'"),
         ({"sql": "SELECT * FROM ruled"}, 400, "sql_refused", "no dataset is named 'ruled'"),

@@ -22,7 +22,9 @@ def test_an_answer_a_stream_and_a_call() -> None:
     )
     with running_server(model) as server:
         client = mistralai.Mistral(api_key="none", server_url=server.url)
-        reply = client.chat.complete(model="fake/model", messages=ASK, tools=[TOOL], max_tokens=300)
+        reply = client.chat.complete(
+            model="fake/model", messages=ASK, tools=[TOOL], tool_choice="any", max_tokens=300
+        )
         [choice] = reply.choices
         [call] = choice.message.tool_calls
         assert (choice.message.content, choice.finish_reason) == ("Look:", "tool_calls")

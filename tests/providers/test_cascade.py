@@ -47,7 +47,7 @@ def speaks(big: str = "certain") -> Callable[[Exchange], Any]:
             logprob = -0.1 if word == "certain" else -1.9
             token = {"token": word, "logprob": logprob, "bytes": list(word.encode()), "top_logprobs": []}
             chunk["choices"][0]["logprobs"] = {"content": [token]}
-            chunks = [chunk]
+            chunks = [chunk | {"warnings": [{"param": "x", "message": "of the small one"}]}]
         await exchange.send(events(*chunks, delta(finish="stop"), usage()))
 
     return reply
@@ -90,9 +90,10 @@ def test_the_gate_decides_and_nothing_is_sent_before(started: Callable[..., Any]
     reply = ask(server, "certain")
     assert reply.headers["x-headrace-target"] == "small" and models(provider) == ["small-1"], reply.text
     assert reply.json()["choices"][0]["message"]["content"] == "certain"
-    assert reply.json()["choices"][0]["logprobs"] is None
+    assert reply.json()["choices"][0]["logprobs"] is None and "of the small one" in reply.text
     body: Any = {"model": "auto", "messages": [{"role": "user", "content": "guess"}], "stream": True}
     text = server.http().post("/v1/chat/completions", json=body).text
+    assert "of the small one" not in text, "whose answer is not taken"
     assert "guess" not in text and "certain" in text and text.count("[DONE]") == 1
     assert models(provider) == ["small-1", "small-1", "big-1"]
     assert text.count('"role"') == 1

@@ -167,6 +167,9 @@ class _Walk:
                 raise _refused("this expression", family, node)
         elif kind == "BASE_TABLE":
             self._table(node, scope)
+        elif kind == "SHOW_REF":
+            known = ", ".join(self._datasets.values())
+            raise StatementRefused(f"SHOW and DESCRIBE are no SELECT: the datasets are {known or 'none'}")
         elif kind is not None and (
             kind not in RELATIONS | MODIFIERS | ORDERS | TYPES or "cte_map" in node or "cte_name" in node
         ):

@@ -166,9 +166,13 @@ class Cascade:
         """The small model's answer where it is certified."""
         found = gate.calibration
         assert found is not None
+        warnings = self._call.warnings
+        told = len(warnings)
         answer = await self.small_answer()
         if answer is None:
+            del warnings[told:]
             return None
+        its_own = len(warnings) - told
         if not agrees(found.small, answer.identity):
             self._call.warn(
                 "route",
@@ -176,7 +180,8 @@ class Cascade:
             )
         elif answer.score is not None and answer.score >= found.certificate.threshold:
             return answer
-        self._call.first_token_s = None  # nothing of it is sent
+        self._call.first_token_s = None  # nothing of it is sent, and what it warns of is not the client's
+        del warnings[told : told + its_own]
         return None
 
     async def small_answer(self) -> SmallAnswer | None:
