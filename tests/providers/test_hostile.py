@@ -225,6 +225,14 @@ def test_a_stalled_stream_ends(gateway: Callable[..., Gateway]) -> None:
         say({"error": {"message": f"key {CANARY} is used up", "type": "rate_limit_error"}}),
         say(delta(tool_calls=[{"index": 0, "id": "a", "function": {"name": CANARY, "arguments": ""}}])),
         send(f'data: {{"x": {CANARY}\n\n'.encode()),
+        fail(400, {"error": {"message": "no", "param": CANARY, "code": CANARY, "type": CANARY}}),
+        say(delta(content="a"), {"error": {"message": "no", "param": CANARY, "code": 400}}),
+        say(delta(content="a"), delta(finish=CANARY), usage(service_tier=CANARY)),
+        say(
+            delta(content="a"),
+            {**delta(finish="stop"), "service_tier": CANARY, "system_fingerprint": CANARY},
+            {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 3, "note": CANARY}},
+        ),
     ],
 )
 def test_the_key_is_nowhere(

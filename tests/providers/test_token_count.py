@@ -55,6 +55,15 @@ def test_others_are_refused_by_name(gateway: Start) -> None:
     assert not provider.exchanges
 
 
+def test_the_key_is_not_shown(gateway: Start) -> None:
+    server, _ = gateway(
+        fail(400, {"error": {"message": "no anthropic-key", "param": "anthropic-key"}}),
+        provider={"dialect": "anthropic"},
+    )
+    reply = server.http().post("/v1/messages/count_tokens", json=BODY)
+    assert reply.status_code == 400 and "no ***" in reply.text and "anthropic-key" not in reply.text
+
+
 @pytest.mark.parametrize(
     "reply",
     [counted(input_tokens=-1), counted(input_tokens="x"), counted(), fail(500), send(b"", status=200)],

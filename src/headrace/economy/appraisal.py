@@ -62,6 +62,8 @@ def appraise(prices: PriceBook, found: Evidence) -> Appraised:
         usage = read_usage(found.raw_usage)
     except UnknownUsage as error:
         return _without_usage(prices, found, str(error))
+    if found.tokens is None and found.reported_nano_usd is None and usage.quantities == Quantities():
+        return _without_usage(prices, found, "the usage has no tokens")
     stated = found.reported_nano_usd
     if stated is None and found.provider in STATES_ITS_COST:
         stated = usage.reported_nano_usd

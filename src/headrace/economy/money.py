@@ -8,6 +8,8 @@ NANO = 10**9
 """Nano-dollars in a dollar."""
 MAX_NANO = 10**18
 """A billion dollars: more is an error of its source, and sums of it fit SQLite's integers."""
+MAX_BILL = 10**15
+"""A million dollars: no attempt costs more, whatever its usage says."""
 
 
 def nano_of(usd: object) -> int:
@@ -18,12 +20,12 @@ def nano_of(usd: object) -> int:
     if isinstance(usd, bool) or not isinstance(usd, int | float | str | Decimal):
         raise ValueError(f"{usd!r} is no amount in dollars")
     try:
-        exact = Decimal(str(usd)) * NANO
+        amount = Decimal(str(usd))
     except InvalidOperation:
-        raise ValueError(f"{usd!r} is no amount in dollars") from None
-    if not exact.is_finite() or abs(exact) > MAX_NANO:
-        raise ValueError(f"{usd!r} is no amount in dollars up to {MAX_NANO // NANO:,}")
-    return int(exact.to_integral_value(ROUND_HALF_UP))
+        raise ValueError(f"{usd!r:.60} is no amount in dollars") from None
+    if not amount.is_finite() or abs(amount) > MAX_NANO // NANO:
+        raise ValueError(f"{usd!r:.60} is no amount in dollars up to {MAX_NANO // NANO:,}")
+    return int((amount * NANO).to_integral_value(ROUND_HALF_UP))
 
 
 def usd_of(nano: int) -> Decimal:

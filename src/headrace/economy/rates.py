@@ -8,7 +8,7 @@ from operator import attrgetter
 
 from msgspec import Struct
 
-from headrace.economy.money import NANO
+from headrace.economy.money import MAX_BILL, MAX_NANO, NANO, shown_usd
 from headrace.economy.quantities import CLASSES, REQUEST, REQUEST_UNIT, Quantities
 
 MILLION = 10**6
@@ -78,14 +78,18 @@ class Rates(Struct, frozen=True):
         return CLASSES[name].parent or ""
 
     def bill(self, quantities: Quantities) -> tuple[BillLine, ...]:
-        """A line for each class with any quantity, each rounded half up. Raises Unpriced."""
+        """A line for each class with any quantity, each rounded half up. Raises Unpriced, also where no usage
+        can be so large."""
         input_side = quantities.input_side
         lines = [
             BillLine(name, count, _rounded(count * self.of(name).at(input_side)))
             for name, count in quantities.items()
         ]
-        fee = self.by_class.get(REQUEST)
-        return (*lines, BillLine(REQUEST, 1, _rounded(fee.at(input_side)))) if fee else tuple(lines)
+        if fee := self.by_class.get(REQUEST):
+            lines.append(BillLine(REQUEST, 1, _rounded(fee.at(input_side))))
+        if sum(line.nano_usd for line in lines) > MAX_BILL:
+            raise Unpriced(f"the usage would cost more than {shown_usd(MAX_BILL, 0)}, so it cannot be right")
+        return tuple(lines)
 
     def most(self, quantities: Quantities) -> int:
         """What usage of at most these quantities can cost, however a provider divides it into classes.
@@ -101,7 +105,10 @@ class Rates(Struct, frozen=True):
                 lines += len(possible)
         fee = self.by_class.get(REQUEST)
         total += fee.most(input_side) if fee else 0
-        return -(-total // MILLION) + (lines + 1) // 2  # each line and the fee may be rounded up by a half
+        most = -(-total // MILLION) + (lines + 1) // 2  # each line and the fee may be rounded up by a half
+        if most > MAX_NANO:
+            raise Unpriced(f"it may cost more than {shown_usd(MAX_NANO, 0)}")
+        return most
 
     def _rates_of(self, names: Sequence[str], quantities: Quantities) -> list[UnitPrice]:
         """Of classes that may be billed. One without a price, of which none is expected, has that of
@@ -116,9 +123,12 @@ def _rounded(millionths: int) -> int:
 
 
 def rate_of(usd: Decimal, unit: int) -> int:
-    """Nano-dollars per million of a price in dollars per `unit`. ValueError where that is no whole number."""
+    """Nano-dollars per million of a price in dollars per `unit`. ValueError where that is no whole number, or
+    the price more than a million dollars."""
+    if not usd.is_finite() or not 0 <= usd <= MILLION:
+        raise ValueError(f"{usd} dollars per {unit:,} is no price from 0 to a million dollars")
     exact = usd * NANO * MILLION / unit
-    if not exact.is_finite() or exact < 0 or exact != exact.to_integral_value():
+    if exact != exact.to_integral_value():
         raise ValueError(f"{usd} dollars per {unit:,} is no price in steps of 1e-9 dollars per million")
     return int(exact)
 

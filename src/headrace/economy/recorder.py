@@ -17,6 +17,7 @@ from headrace.economy.entries import Entry
 from headrace.economy.grouped_work import GroupedWork
 from headrace.economy.holder import Holder, machine_s
 from headrace.economy.ledger import Ledger
+from headrace.economy.money import plain_usd
 from headrace.economy.prices import PriceBook
 from headrace.economy.quantities import quantities_of
 from headrace.economy.rates import Unpriced
@@ -174,8 +175,8 @@ def _log_unbooked(attempt: Attempt, settled: asyncio.Future[int | None]) -> None
 def _compare(attempt: Attempt, nano_usd: int, hold: Hold) -> None:
     if hold.nano_usd is not None and nano_usd > hold.nano_usd:
         LOG.warning(
-            "%s/%s cost more than was set aside: %d nano-dollars, %d were",
-            *(attempt.provider, attempt.provider_model, nano_usd, hold.nano_usd),
+            "%s/%s cost $%s, set aside for it were $%s",
+            *(attempt.provider, attempt.provider_model, plain_usd(nano_usd), plain_usd(hold.nano_usd)),
         )
 
 

@@ -15,10 +15,11 @@ from typing import Any, cast
 
 from msgspec import Struct
 
-from headrace.economy.money import nano_of
+from headrace.economy.money import MAX_BILL, nano_of
 from headrace.economy.quantities import Quantities
 from headrace.economy.usage_fields import Fields, UnknownUsage
 from headrace.economy.usage_google import google_usage
+from headrace.inference.attempts import SO_FAR
 
 MAX_BYTES = 256 * 1024
 __all__ = ["ReadUsage", "UnknownUsage", "read_usage"]
@@ -36,6 +37,8 @@ class ReadUsage(Struct, frozen=True):
 def read_usage(raw: bytes) -> ReadUsage:
     """The quantities of a usage object as received. UnknownUsage names what it cannot account for."""
     usage = _parsed(raw)
+    if SO_FAR in usage:
+        raise UnknownUsage("the usage of all of the answer was not reported")
     for mark, read in _SHAPES.items():
         if mark in usage:
             fields = Fields(usage)
@@ -207,9 +210,10 @@ def _reported(usage: Mapping[str, Any]) -> int | None:
     if usage.get("is_byok") is True and isinstance(details, dict):
         upstream = cast("dict[str, object]", details).get("upstream_inference_cost")
     try:
-        return nano_of(cost) + (0 if upstream is None else nano_of(upstream))
+        stated = nano_of(cost) + (0 if upstream is None else nano_of(upstream))
     except ValueError:
         return None
+    return stated if 0 <= stated <= MAX_BILL else None
 
 
 _SHAPES: Mapping[str, Callable[[Fields], Quantities]] = {

@@ -8,6 +8,8 @@ from msgspec import Struct
 
 AttemptKind = Literal["first", "retry", "failover", "hedge", "audit"]
 Billed = Literal["no", "maybe", "yes"]
+SO_FAR = "so_far"
+"""The one field of a `raw_usage` that is not all: in it is what was reported before the answer broke off."""
 
 
 class TokenCounts(Struct, frozen=True, kw_only=True):

@@ -46,6 +46,7 @@ class _Choice(Struct):
     logprobs: list[TokenText] = field(default_factory=list[TokenText])
     call: _Call | None = None
     keys: set[object] = field(default_factory=set[object])
+    ids: set[str] = field(default_factory=set[str])
     calls: int = 0
     reason: str | None = None
     stop: str | int | None = None
@@ -105,7 +106,12 @@ class Answer:
         if call.is_dropped:
             self._warn("parallel_tool_calls", "the target made several calls: only the first is passed on")
             return
-        state.parts.append(CallStart(state.calls - 1, call.id, name))
+        given = call.id
+        if given in state.ids:  # whoever answers the calls could not tell them apart
+            given = openai_id()
+            self._warn("tool_calls", "the target gave two calls one id: the later one has another")
+        state.ids.add(given)
+        state.parts.append(CallStart(state.calls - 1, given, name))
         self.has_content = True
         if call.arguments:  # that came before the name
             state.parts.append(Arguments(state.calls - 1, "".join(call.arguments)))

@@ -6,6 +6,7 @@ import math
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from headrace.errors import ContextLengthExceeded, DeadlineExceeded, HeadraceError, InvalidRequest, Overloaded
 from headrace.inference.attempts import Billed
@@ -164,6 +165,12 @@ def clamped_wait(seconds: float | None) -> float | None:
     if seconds is None or math.isnan(seconds) or seconds < 0:
         return None
     return min(seconds, MAX_RETRY_AFTER_S)
+
+
+def without_secret(failure: Failure, secret: str | None) -> Failure:
+    """A failure as others may see it: all texts in it are the provider's, who may repeat the key."""
+    param = None if failure.param is None else shown(failure.param, secret)
+    return replace(failure, message=shown(failure.message, secret), param=param)
 
 
 def shown(text: str, secret: str | None = None) -> str:

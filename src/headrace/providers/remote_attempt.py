@@ -27,11 +27,12 @@ from headrace.providers.answer import MAX_PIECES, Answer, MalformedAnswer, Unusa
 from headrace.providers.batches.stored_reply import StoredReply, later_reply
 from headrace.providers.bounds import choices_of, plausible
 from headrace.providers.dialect import Dialect, Outgoing, UpstreamReader, Warn
-from headrace.providers.failure import AttemptFailed, Failure, Kind, shown
+from headrace.providers.failure import AttemptFailed, Failure, Kind, shown, without_secret
+from headrace.providers.sse import SseEvent
 from headrace.providers.table import ProviderRow
 from headrace.providers.target import RemoteTarget
 from headrace.providers.upstream import Upstream, UpstreamReply, retry_after_s
-from headrace.providers.usage import ReportedUsage, estimated, usage_of
+from headrace.providers.usage import ReportedUsage, estimated, so_far, usage_of, without_key
 
 BATCH = "batch"
 """The way of processing of lines in a provider's batch."""
@@ -55,17 +56,22 @@ class Sending:
     ) -> None:
         """`deferral` of a line that the provider's own batch may answer."""
         self.deferral = deferral
-        self.target, self.dialect, self.key, self.warn = target, dialect, key, warn
+        self.target, self.dialect, self.key = target, dialect, key
+        self._tell = warn
         self._upstream, self._deadline_s = upstream, deadline_s
         self._passed_on = {HOPS: ",".join(hops), **trace}
         self.was_sent = False
+
+    def warn(self, param: str, message: str) -> None:
+        """Tell the caller; words of the provider in it may have the key."""
+        self._tell(param, shown(message, self.key))
 
     async def send(self, outgoing: Outgoing, accept: str = "application/json") -> UpstreamReply | StoredReply:
         """The reply to a request, of status 200. Raises AttemptFailed, or Deferred where it comes later."""
         if self.deferral is not None and (found := later_reply(self.deferral, self.target, outgoing)):
             if found.status == 200:
                 return found
-            raise AttemptFailed(self.dialect.failure(found.status, found.content))
+            raise AttemptFailed(without_secret(self.dialect.failure(found.status, found.content), self.key))
         headers = {
             "content-type": "application/json",
             "accept": accept,
@@ -77,7 +83,7 @@ class Sending:
         reply = await self._upstream.send(outgoing.path, outgoing.body, headers, self._deadline_s)
         if reply.status == 200:
             return reply
-        failure = self.dialect.failure(reply.status, await reply.body())
+        failure = without_secret(self.dialect.failure(reply.status, await reply.body()), self.key)
         wait_s = retry_after_s(reply.headers)
         raise AttemptFailed(
             failure if wait_s is None else msgspec.structs.replace(failure, retry_after_s=wait_s)
@@ -102,6 +108,7 @@ class RemoteAttempt:
         self._body = b""
         self._reply: UpstreamReply | StoredReply | None = None
         self._answer: Answer | None = None
+        self._is_counted = False
         self._start_s = time.monotonic()
 
     @property
@@ -123,7 +130,7 @@ class RemoteAttempt:
             reader = self._dialect.reader(self._request, self._target, answer, self._warn)
             held: list[OutputDelta] = []
             count = 0
-            async with aclosing(reply.events()) as pieces:
+            async with aclosing(_until_finished(reply, answer)) as pieces:
                 async for events in pieces:
                     for event in events:
                         reader.read(event)
@@ -153,15 +160,14 @@ class RemoteAttempt:
             raise self._shown(error.failure) from error
         finally:
             if reader is not None:
-                self.usage, self.fingerprint = reader.usage, reader.fingerprint
-                self._note_tier(reader)
+                self._note(reader, answer)
             if reply is not None:
                 await reply.close()
 
     def cut(self) -> list[InferenceEvent]:
         """The last events of an answer that was closed before its end: what each prompt comes to."""
         assert self._answer is not None
-        return self._prompts_finished(self._usage(self._answer, self.usage)[0])
+        return self._prompts_finished(self._usage(self._answer)[0])
 
     @property
     def plausible(self) -> TokenCounts | None:
@@ -170,10 +176,18 @@ class RemoteAttempt:
             return None
         return plausible(self._request, self._target, self._body, self._reply.received)
 
-    def _note_tier(self, reader: UpstreamReader) -> None:
-        """How it was processed. The reply within a batch may say that it was as usual."""
-        is_batch = isinstance(self._reply, StoredReply)
-        self.tier = BATCH if is_batch else reader.tier or self.tier
+    def _note(self, reader: UpstreamReader, answer: Answer) -> None:
+        """Keep what the reader knows. The reply within a batch may say that it was processed as usual."""
+        key, usage = self._sending.key, without_key(reader.usage, self._sending.key)
+        tokens = usage.tokens
+        is_short = tokens is not None and answer.has_content and not usage_of(tokens).completion_tokens
+        self._is_counted = answer.is_finished and tokens is not None and not is_short
+        self.usage = usage if answer.is_finished and not is_short else so_far(usage)
+        self.fingerprint = None if reader.fingerprint is None else shown(reader.fingerprint, key)
+        if isinstance(self._reply, StoredReply):
+            self.tier = BATCH
+        elif reader.tier:
+            self.tier = shown(reader.tier, key)
 
     async def _sent(self) -> UpstreamReply | StoredReply:
         outgoing = self._dialect.outgoing(self._request, self._target, self._warn)
@@ -187,9 +201,8 @@ class RemoteAttempt:
         not match."""
         if not answer.is_finished:
             raise self._failed("truncated", "ended its stream in the middle of the answer")
-        self.usage = reader.usage
-        self._note_tier(reader)
-        usage, reasoning = self._usage(answer, reader.usage)
+        self._note(reader, answer)
+        usage, reasoning = self._usage(answer)
         ended = answer.ended(reasoning)
         if self._check is not None:
             for one in ended:
@@ -208,14 +221,19 @@ class RemoteAttempt:
         nothing = Usage(0, 0, 0)
         return [PromptFinished(at, usage if at == 0 else nothing, timing, seed) for at in range(prompts)]
 
-    def _usage(self, answer: Answer, reported: ReportedUsage) -> tuple[Usage, int]:
-        """Counts for the reply, and those of reasoning; estimates where the provider reports nothing."""
-        if reported.tokens is not None:
-            return usage_of(reported.tokens), reported.tokens.reasoning
+    def _usage(self, answer: Answer) -> tuple[Usage, int]:
+        """Counts for the reply, and those of reasoning; estimates where the provider does not report all."""
+        tokens = self.usage.tokens
+        if tokens is not None and self._is_counted:
+            return usage_of(tokens), tokens.reasoning
         self._warn("usage", "the target reports no token counts that can be right: these are estimates")
         reasoning = estimated(answer.reasoning_characters)
         written = reasoning + estimated(answer.text_characters)
-        return Usage(prompt_tokens(self._request), written, 0), reasoning
+        if tokens is None:
+            return Usage(prompt_tokens(self._request), written, 0), reasoning
+        known = usage_of(tokens)
+        written = max(written, known.completion_tokens)
+        return Usage(known.prompt_tokens, written, known.cached_tokens), max(reasoning, tokens.reasoning)
 
     def _failed(self, kind: Kind, message: str, *, is_of_request: bool = False) -> AttemptFailed:
         return self._shown(
@@ -223,8 +241,21 @@ class RemoteAttempt:
         )
 
     def _shown(self, failure: Failure) -> AttemptFailed:
-        message = shown(failure.message, self._sending.key)
-        return AttemptFailed(msgspec.structs.replace(failure, message=message))
+        return AttemptFailed(without_secret(failure, self._sending.key))
+
+
+async def _until_finished(
+    reply: UpstreamReply | StoredReply, answer: Answer
+) -> AsyncGenerator[Sequence[SseEvent]]:
+    """The events of a reply. One that stops or breaks off after its answer has ended has only lost what
+    follows it, such as its usage."""
+    try:
+        async with aclosing(reply.events()) as pieces:
+            async for events in pieces:
+                yield events
+    except AttemptFailed as error:
+        if not answer.is_finished or error.failure.kind not in ("timeout", "truncated"):
+            raise
 
 
 def key_headers(row: ProviderRow, key: str | None) -> dict[str, str]:

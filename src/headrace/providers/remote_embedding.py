@@ -20,10 +20,10 @@ from headrace.providers.answer import MalformedAnswer
 from headrace.providers.batches.stored_reply import StoredReply
 from headrace.providers.bounds import embedding_bound
 from headrace.providers.dialect import Outgoing
-from headrace.providers.failure import AttemptFailed, Failure, shown
+from headrace.providers.failure import AttemptFailed, Failure, without_secret
 from headrace.providers.remote_attempt import BATCH, Sending, prompt_tokens
 from headrace.providers.target import RemoteTarget
-from headrace.providers.usage import ReportedUsage, openai_usage, usage_of
+from headrace.providers.usage import ReportedUsage, openai_usage, usage_of, without_key
 from headrace.struct_types import thread_safe
 
 MAX_DIMENSIONS = 2**16
@@ -86,8 +86,9 @@ class RemoteEmbedding:
             failure = Failure(phase="stream", kind="malformed", message=words, billed="yes")
             raise AttemptFailed(failure) from error
         except AttemptFailed as error:
-            message = shown(error.failure.message, self._sending.key)
-            raise AttemptFailed(msgspec.structs.replace(error.failure, message=message)) from error
+            raise AttemptFailed(without_secret(error.failure, self._sending.key)) from error
+        finally:
+            self.usage = without_key(self.usage, self._sending.key)
         self.first_content_s = time.monotonic() - self._start_s
         yield [*(InputEmbedded(at, one) for at, one in enumerate(embedded)), *self._ends()]
 

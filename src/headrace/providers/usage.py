@@ -9,9 +9,10 @@ from typing import Any, cast
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from headrace.engine.request import Usage
-from headrace.inference.attempts import TokenCounts
+from headrace.inference.attempts import SO_FAR, TokenCounts
 
 MAX_TOKENS = 2**40
 MAX_USD = 1_000_000
@@ -27,6 +28,20 @@ class ReportedUsage(Struct, frozen=True):
     tokens: TokenCounts | None = None
     raw: bytes = b""
     nano_usd: int | None = None
+
+
+def without_key(usage: ReportedUsage, key: str | None) -> ReportedUsage:
+    """A report without the provider's key, which its texts may repeat."""
+    if not key or key.encode() not in usage.raw:
+        return usage
+    return replace(usage, raw=usage.raw.replace(key.encode(), b"***"))
+
+
+def so_far(usage: ReportedUsage) -> ReportedUsage:
+    """A report of an answer of which not all was counted: marked so, for the bill will say more."""
+    if not usage.raw:
+        return usage
+    return ReportedUsage(usage.tokens, b'{"%s":%s}' % (SO_FAR.encode(), usage.raw))
 
 
 def read_object(raw: bytes) -> dict[str, Any] | None:
