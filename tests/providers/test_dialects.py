@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -10,11 +11,15 @@ from asking import ask, chat, parsed
 from fake_provider import FakeProvider, delta, events, fail, running_provider, say, send, usage
 
 from headrace.chat.messages import Image, Message, ToolCall
-from headrace.chat.tool_formats.events import CallEnd, CallStart
+from headrace.chat.tool_formats.events import CallEnd, CallStart, Reasoning
 from headrace.chat.tools import Tool, ToolUse
 from headrace.grammar.constraint import schema_constraint
 from headrace.inference.events import OutputDelta, OutputFinished, PromptFinished
 from headrace.inference.requests import ReasoningSettings
+from headrace.providers.answer import Answer
+from headrace.providers.call_memory import CALLS, MAX_ENTRY_BYTES
+from headrace.providers.dialects.anthropic import MessageReader
+from headrace.providers.sse import SseEvent
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 WEATHER = Tool("weather", "Tells it.", SCHEMA)
@@ -133,6 +138,42 @@ def test_anthropic_without_what_it_signed() -> None:
         assert "thinking" not in body and {one.param for one in call.warnings} == {"thinking", "max_tokens"}
         assert body["messages"][1]["content"][0]["id"] == "call_of_another"
         assert body["messages"][2]["content"][0]["tool_use_id"] == "call_of_another"
+
+
+@pytest.mark.parametrize(("size", "is_kept"), [(10_000, True), (4 * MAX_ENTRY_BYTES, False)])
+def test_reasoning_that_is_too_large_to_be_kept_is_not_collected(size: int, is_kept: bool) -> None:
+    """It was one text that grew by each piece, up to all that a reply may have: quadratic in time."""
+    answer = Answer(1, USE, lambda param, message: None)
+    reader = MessageReader(answer, lambda param, message: None)
+    thought, signature = list[str](), ""
+
+    def read(kind: str, **fields: Any) -> None:
+        nonlocal signature
+        reader.read(SseEvent("", json.dumps({"type": kind, "index": 0, **fields}).encode()))
+        for part in (part for one in answer.take() for part in one.parts):
+            if isinstance(part, Reasoning):
+                thought.append(str(len(part.text)))
+                signature += part.signature
+
+    tracemalloc.start()
+    read("content_block_start", content_block={"type": "thinking"})
+    for _ in range(size // 1_000):
+        read("content_block_delta", delta={"type": "thinking_delta", "thinking": "x" * 1_000})
+    read("content_block_delta", delta={"type": "signature_delta", "signature": "SIGNED"})
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held < 2 * MAX_ENTRY_BYTES
+    read("content_block_stop")
+    call = {"type": "tool_use", "id": f"toolu_{size}", "name": "weather", "input": {"city": "Rome"}}
+    read("content_block_start", index=1, content_block=call)
+    read("content_block_stop", index=1)
+    read("message_delta", delta={"stop_reason": "tool_use"})
+    assert sum(map(int, thought)) == size // 1_000 * 1_000 and signature == "SIGNED"
+    kept = CALLS.find(f"toolu_{size}")
+    assert (kept is not None) is is_kept
+    if kept is not None:
+        block = {"type": "thinking", "thinking": "x" * size, "signature": "SIGNED"}
+        assert json.loads(kept) == [block]
 
 
 def test_an_anthropic_call_that_is_cut_stays_partial() -> None:

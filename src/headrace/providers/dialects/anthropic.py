@@ -15,6 +15,7 @@ from headrace.providers.answer import Answer, MalformedAnswer
 from headrace.providers.call_memory import CALLS
 from headrace.providers.dialect import Outgoing, Warn
 from headrace.providers.dialects.anthropic_body import body_of
+from headrace.providers.dialects.anthropic_thoughts import Thoughts
 from headrace.providers.dialects.errors import raise_error, reply_failure
 from headrace.providers.failure import Failure
 from headrace.providers.sse import SseEvent
@@ -102,7 +103,7 @@ class MessageReader:
         self._answer, self._warn = answer, warn
         self._open: _Block | None = None
         self._open_index = -1
-        self._thoughts: list[dict[str, str]] = []
+        self._thoughts = Thoughts()
         self._calls: list[str] = []
         self.usage = ReportedUsage()
         self.fingerprint: str | None = None
@@ -143,11 +144,11 @@ class MessageReader:
         elif block.type == "text" and block.text:
             self._answer.text(0, block.text)
         elif block.type == "thinking":
-            self._thoughts.append({"type": "thinking", "thinking": block.thinking, "signature": ""})
+            self._thoughts.begin("thinking", block.thinking)
             if block.thinking:
                 self._answer.reasoning(0, block.thinking)
         elif block.type == "redacted_thinking":
-            self._thoughts.append({"type": "redacted_thinking", "data": block.data})
+            self._thoughts.begin("redacted_thinking", block.data)
 
     def _more(self, index: int, delta: _Delta) -> None:
         if self._open is None or index != self._open_index:
@@ -160,12 +161,12 @@ class MessageReader:
                 if delta.partial_json:
                     self._answer.arguments(0, index, delta.partial_json)
             case "thinking_delta":
-                if delta.thinking and self._thoughts:
-                    self._thoughts[-1]["thinking"] += delta.thinking
+                if delta.thinking and self._open.type == "thinking":
+                    self._thoughts.add(delta.thinking)
                     self._answer.reasoning(0, delta.thinking)
             case "signature_delta":
-                if delta.signature and self._thoughts:
-                    self._thoughts[-1]["signature"] += delta.signature
+                if self._open.type == "thinking":
+                    self._thoughts.sign(delta.signature)
             case _:
                 self._warn("content", f"parts of the kind {delta.type[:40]!r} are left out")
 
@@ -175,17 +176,17 @@ class MessageReader:
             return
         if block.type == "tool_use":
             self._answer.end_call(0)
-        elif block.type == "thinking" and self._thoughts and self._thoughts[-1]["signature"]:
-            self._answer.reasoning(0, "", self._thoughts[-1]["signature"])
+        elif block.type == "thinking" and self._thoughts.signature:
+            self._answer.reasoning(0, "", self._thoughts.signature)
 
     def _finish(self, delta: _Delta) -> None:
         reason = delta.stop_reason or ""
         if reason not in _REASONS or reason == "pause_turn":
             self._warn("finish_reason", f"the target ended with {reason[:40]!r}, which is taken as stop")
         self._answer.finish(0, _REASONS.get(reason, "stop"), delta.stop_sequence)
-        if self._thoughts:
-            for call_id in self._calls[:1]:
-                CALLS.keep(call_id, msgspec.json.encode(self._thoughts))
+        thoughts = self._thoughts.packed() if self._calls else None
+        if thoughts is not None:
+            CALLS.keep(self._calls[0], thoughts)
 
     def _count(self, raw: Raw) -> None:
         if bytes(raw) in (b"", b"null"):

@@ -15,7 +15,7 @@ from headrace.inference.attempts import TokenCounts
 from headrace.inference.events import TokenText
 from headrace.inference.requests import ChatRequest, GenerationRequest
 from headrace.providers.answer import Answer
-from headrace.providers.call_memory import CALLS
+from headrace.providers.call_memory import CALLS, MAX_ENTRY_BYTES
 from headrace.providers.dialect import Outgoing, Warn
 from headrace.providers.dialects.errors import raise_error, reply_failure
 from headrace.providers.dialects.openai_body import is_guaranteed
@@ -173,7 +173,8 @@ class ResponseReader:
 
     def __init__(self, answer: Answer, warn: Warn) -> None:
         self._answer, self._warn = answer, warn
-        self._reasoning: list[Any] = []
+        self._reasoning: list[Raw] = []
+        self._reasoning_bytes = 0
         self._calls: list[str] = []
         self.usage = ReportedUsage()
         self.fingerprint: str | None = None
@@ -227,7 +228,9 @@ class ResponseReader:
         if item.type == "function_call":
             self._answer.end_call(0)
         elif item.type == "reasoning":
-            self._reasoning.append(msgspec.json.decode(event.item))
+            self._reasoning_bytes += len(bytes(event.item))
+            if self._reasoning_bytes <= MAX_ENTRY_BYTES:
+                self._reasoning.append(event.item.copy())
 
     def _finish(self, response: _Response) -> None:
         self.tier = None if response.service_tier is None else response.service_tier[:40]
@@ -238,7 +241,7 @@ class ResponseReader:
         if details is not None:
             reason = "content_filter" if details.reason == "content_filter" else "length"
         self._answer.finish(0, reason)
-        if self._reasoning and self._calls:
+        if self._reasoning and self._calls and self._reasoning_bytes <= MAX_ENTRY_BYTES:
             CALLS.keep(self._calls[0], msgspec.json.encode(self._reasoning))
         self.is_done = True
 
