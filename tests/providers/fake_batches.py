@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import parse_qsl
 
 from anthropic.types.messages import MessageBatch
 from anthropic.types.messages.batch_create_params import Request as MessageRequest
@@ -65,6 +66,8 @@ class FakeBatches:
     holds: bool = False
     lost: int = 0
     refuses: bool = False
+    others: int = 0
+    """Batches of others that were begun later, and come first in lists."""
     expires: int = 0
     """Lines of the next batches that expire."""
     files: dict[str, bytes] = field(default_factory=dict[str, bytes])
@@ -88,9 +91,9 @@ class FakeBatches:
             return
         is_creation = exchange.method == "POST" and path in ("/batches", "/messages/batches")
         if is_creation and self.refuses:
-            await self._send(
-                exchange, {"error": {"message": "no batches", "type": "invalid_request_error"}}, 400
-            )
+            key = exchange.headers.get("authorization")
+            said = {"message": f"no batches with {key}", "type": "invalid_request_error"}
+            await self._send(exchange, {"error": said}, 400)
             return
         found = self._found(exchange, path)
         if is_creation and self.lost:
@@ -114,7 +117,7 @@ class FakeBatches:
                 return self._create(exchange.body)
             case ["GET", "batches" as kind] | ["GET", "messages", "batches" as kind]:
                 assert kind
-                return {"data": [one["shown"] for one in self.batches.values()]}
+                return self._page(exchange.path.partition("?")[2])
             case ["GET", "batches", name]:
                 return self._state(name)
             case ["POST", "batches", name, "cancel"] | ["POST", "messages", "batches", name, "cancel"]:
@@ -131,6 +134,19 @@ class FakeBatches:
                 return self.files[name]
             case _:
                 return None
+
+    def _page(self, query: str) -> Json:
+        """A hundred batches, from the one after that which the query names."""
+        given = dict(parse_qsl(query))
+        others = [
+            {"id": f"other_{at}", "input_file_id": "file-other", "created_at": int(time.time())}
+            for at in range(self.others)
+        ]
+        found = [*others, *(one["shown"] for one in self.batches.values())]
+        last = given.get("after") or given.get("after_id")
+        start = 1 + [one["id"] for one in found].index(last) if last else 0
+        end = start + int(given["limit"])
+        return {"data": found[start:end], "has_more": end < len(found)}
 
     def _upload(self, exchange: Exchange) -> Json:
         head = f"content-type: {exchange.headers['content-type']}\r\n\r\n".encode()

@@ -203,9 +203,11 @@ def test_where_batches_are_refused_lines_go_by_themselves(shop: Shop) -> None:
     assert not shop.holds()
 
 
-def test_a_creation_whose_reply_is_lost_is_found_and_not_repeated(shop: Shop) -> None:
-    shop.batches.lost = 1
-    server = shop.open()
+@pytest.mark.parametrize(("kind", "others"), [("openai", 0), ("openai", 250), ("anthropic", 250)])
+def test_a_creation_whose_reply_is_lost_is_found_and_not_repeated(shop: Shop, kind: str, others: int) -> None:
+    shop.batches.answer = message if kind == "anthropic" else completion
+    shop.batches.lost, shop.batches.others = 1, others
+    server = shop.open(kind)
     _, replies = finish(server, begin(server, ["a", "b"]))
     assert set(replies) == {"a", "b"} and len(shop.batches.batches) == 1
     assert len(shop.entries()) == 2
@@ -256,6 +258,13 @@ def test_money_is_held_beyond_a_process_only_for_lines_that_are_kept(
     shop.batches.holds = False
     _, replies = finish(shop.open(), batch)
     assert set(replies) == {"a"} and len(shop.batches.batches) == 1
+
+
+def test_the_key_is_in_no_log(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+    shop.batches.refuses = True
+    server = shop.open()
+    finish(server, begin(server, ["a"]))
+    assert "no batches with Bearer ***" in caplog.text and "sk-a-secret" not in caplog.text
 
 
 def test_cancel_cancels_there_and_keeps_what_has_run(shop: Shop) -> None:

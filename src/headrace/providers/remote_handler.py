@@ -122,7 +122,7 @@ class RemoteHandler:
         form = self.target.row.batches
         if not form:
             return None
-        return batch_api_of(form, self._upstream, self._dialect, self._batch_headers)
+        return batch_api_of(form, self._upstream, self._dialect, self._batch_headers, self._key)
 
     def _batch_headers(self, hops: Sequence[str]) -> dict[str, str]:
         key = key_headers(self.target.row, self._provider_key())

@@ -10,7 +10,7 @@ from typing import Any, cast
 import msgspec
 
 from headrace.providers.dialect import Dialect
-from headrace.providers.failure import AttemptFailed, Failure
+from headrace.providers.failure import AttemptFailed, Failure, shown, without_secret
 from headrace.providers.upstream import Upstream, UpstreamReply
 
 MAX_RESULT_BYTES = 16 * 2**20
@@ -27,8 +27,10 @@ class BatchCaller:
         upstream: Upstream,
         dialect: Dialect,
         headers: Callable[[Sequence[str]], dict[str, str]],
+        key: Callable[[], str | None],
     ) -> None:
-        self._upstream, self._dialect, self._headers = upstream, dialect, headers
+        """`key` is what no text of the provider may show."""
+        self._upstream, self._dialect, self._headers, self._key = upstream, dialect, headers, key
 
     async def read(
         self,
@@ -65,7 +67,13 @@ class BatchCaller:
         reply = await self._upstream.send(path, body, headers, until_s)
         if reply.status == 200:
             return reply
-        raise AttemptFailed(self._dialect.failure(reply.status, await reply.body()))
+        raise AttemptFailed(
+            without_secret(self._dialect.failure(reply.status, await reply.body()), self._key())
+        )
+
+    def shown(self, text: str) -> str:
+        """A text of the provider as it may be shown."""
+        return shown(text, self._key())
 
 
 def checked_id(value: object) -> str:

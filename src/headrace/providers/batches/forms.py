@@ -21,7 +21,8 @@ from headrace.struct_types import thread_safe
 T = TypeVar("T", bound=Struct)
 
 CLOCK_SKEW_S = 300
-_PAGE = 100
+PAGE, MAX_PAGES = 100, 20
+"""How many batches a list has, and how many lists are read for one that may have been begun."""
 
 
 def batch_api_of(
@@ -29,9 +30,10 @@ def batch_api_of(
     upstream: Upstream,
     dialect: Dialect,
     headers: Callable[[Sequence[str]], dict[str, str]],
+    key: Callable[[], str | None],
 ) -> BatchApi:
     """The batches of a provider in one of the forms."""
-    caller = BatchCaller(upstream, dialect, headers)
+    caller = BatchCaller(upstream, dialect, headers, key)
     return AnthropicBatches(caller) if form == "anthropic" else OpenAIBatches(caller)
 
 
@@ -77,10 +79,9 @@ class OpenAIBatches:
 
     async def find(self, upload_id: str, count: int, since_s: int, known: set[str]) -> str | None:
         """See `BatchApi.find`."""
-        found = (await self._caller.read(f"/batches?limit={_PAGE}")).get("data")
-        for one in cast("list[Any]", found if isinstance(found, list) else []):
-            if isinstance(one, dict) and cast("dict[str, Any]", one).get("input_file_id") == upload_id:
-                return checked_id(cast("dict[str, Any]", one).get("id"))
+        async for one in _listed(self._caller, "/batches", "after"):
+            if one.get("input_file_id") == upload_id:
+                return checked_id(one.get("id"))
         return None
 
     async def state(self, batch_id: str) -> BatchState:
@@ -90,7 +91,7 @@ class OpenAIBatches:
         if status not in ("completed", "failed", "expired", "cancelled"):
             return BatchState(is_ended=False)
         ids = [found.get("output_file_id"), found.get("error_file_id")]
-        error = json.dumps(found.get("errors"))[:500] if status == "failed" else ""
+        error = self._caller.shown(json.dumps(found.get("errors"))) if status == "failed" else ""
         return BatchState(is_ended=True, results=tuple(checked_id(one) for one in ids if one), error=error)
 
     async def results(self, state: BatchState) -> AsyncGenerator[list[LineResult]]:
@@ -103,6 +104,23 @@ class OpenAIBatches:
     async def cancel(self, batch_id: str) -> None:
         """See `BatchApi.cancel`."""
         await self._caller.read(f"/batches/{batch_id}/cancel", b"{}")
+
+
+async def _listed(caller: BatchCaller, path: str, after: str) -> AsyncGenerator[dict[str, Any]]:
+    """The batches of a provider, at most PAGE * MAX_PAGES. `after` is the parameter that
+    asks for what follows one."""
+    query = f"{path}?limit={PAGE}"
+    for _ in range(MAX_PAGES):
+        reply = await caller.read(query)
+        found: Any = reply.get("data")
+        page = cast("list[Any]", found if isinstance(found, list) else [])
+        for one in page:
+            if isinstance(one, dict):
+                yield cast("dict[str, Any]", one)
+        last: Any = page[-1] if page else None
+        if reply.get("has_more") is not True or not isinstance(last, dict):
+            return
+        query = f"{path}?limit={PAGE}&{after}={checked_id(cast('dict[str, Any]', last).get('id'))}"
 
 
 def _openai_result(line: bytes) -> LineResult:
@@ -181,14 +199,13 @@ class AnthropicBatches:
 
     async def find(self, upload_id: str, count: int, since_s: int, known: set[str]) -> str | None:
         """See `BatchApi.find`. Nothing in a batch says which lines it has before it has ended."""
-        found = (await self._caller.read(f"/messages/batches?limit={_PAGE}")).get("data")
-        for one in cast("list[Any]", found if isinstance(found, list) else []):
-            fields = cast("dict[str, Any]", one if isinstance(one, dict) else {})
-            counts = cast("dict[str, Any]", fields.get("request_counts") or {})
+        async for one in _listed(self._caller, "/messages/batches", "after_id"):
+            counts: Any = one.get("request_counts")
+            counts = cast("dict[str, Any]", counts if isinstance(counts, dict) else {})
             total = sum(value for value in counts.values() if isinstance(value, int))
-            is_new = _unix_s(fields.get("created_at")) >= since_s - CLOCK_SKEW_S
-            if total == count and is_new and fields.get("id") not in known:
-                return checked_id(fields.get("id"))
+            is_new = _unix_s(one.get("created_at")) >= since_s - CLOCK_SKEW_S
+            if total == count and is_new and one.get("id") not in known:
+                return checked_id(one.get("id"))
         return None
 
     async def state(self, batch_id: str) -> BatchState:
