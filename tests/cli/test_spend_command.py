@@ -318,7 +318,7 @@ def test_wrong_use(inside: Inside, store: Path, arguments: tuple[str, ...], said
         ("x,usd\n1,2\n", "its columns are x, usd)"),
         ("day,usd\n2026-11-20,1\nmonday,1\n", "row 3: time data 'monday'"),
         ("day,usd\n2026-11-20,much\n", "row 2: 'much' is no amount"),
-        ("day,usd\n2026-11-20\n", "row 2: None is no amount"),
+        ("day,usd\n2026-11-20\n", "row 2 has 1 values, row 1 has 2"),
     ],
 )
 def test_a_file_that_is_no_statement(

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.error import HTTPError, URLError
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from msgspec import Struct
 
-from headrace.economy.reconcile import Billed, billed_of_reply
+from headrace.economy.reconcile import UNREADABLE, Billed, billed_of_reply
 from headrace.errors import HeadraceError, UsageError
 
 TIMEOUT_S = 30.0
@@ -63,6 +63,8 @@ def fetch_costs(provider: str, first: str, last: str, url: str | None = None) ->
     Raises UsageError where there is no key, ReportUnavailable where the report cannot be read.
     """
     report = REPORTS[provider]
+    if url is not None and urlsplit(url).scheme not in ("http", "https"):
+        raise UsageError(f"--url is {url!r}, it must be an address of http or https")
     key = os.environ.get(report.variable)
     if not key:
         raise UsageError(f"{report.variable} is not set: the report of costs needs an administrator's key")
@@ -73,7 +75,7 @@ def fetch_costs(provider: str, first: str, last: str, url: str | None = None) ->
         page = _page(f"{url or report.url}{report.path}?{urlencode(query, doseq=True)}", headers)
         try:
             found += billed_of_reply(page)
-        except (ValueError, KeyError, TypeError) as error:
+        except UNREADABLE as error:
             raise ReportUnavailable(f"the report of {provider} cannot be read: {error!r}") from None
         if not page.get("has_more"):
             return found
@@ -98,7 +100,7 @@ def _page(url: str, headers: Mapping[str, str]) -> dict[str, Any]:
             page: Any = json.loads(reply.read(MAX_BYTES))
     except HTTPError as error:
         raise ReportUnavailable(f"the report of costs was refused with status {error.code}") from None
-    except (URLError, OSError, ValueError) as error:
+    except (URLError, OSError, ValueError, RecursionError) as error:
         raise ReportUnavailable(f"the report of costs cannot be read: {error}") from None
     if not isinstance(page, dict):
         raise ReportUnavailable("the report of costs is no JSON object")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import calendar
 import csv
+import io
 import json
 import time
 from collections import Counter
@@ -15,16 +16,19 @@ from msgspec import Struct
 
 from headrace.economy.entries import Entry, day_of
 from headrace.economy.ledger import Ledger
-from headrace.economy.money import nano_of
+from headrace.economy.money import MAX_NANO, nano_of, shown_usd
 from headrace.economy.rates import BillLine
 from headrace.errors import UsageError
 
 UNEXPLAINED = "unexplained"
 NOON_S = 43_200.0
+UNREADABLE = (ValueError, KeyError, TypeError, OverflowError, RecursionError, csv.Error)
+"""What reading a statement raises where it is none."""
 _COLUMNS: Mapping[str, tuple[str, ...]] = {
     "day": ("day", "date", "ChargePeriodStart"),
     "usd": ("usd", "cost", "amount", "BilledCost"),
     "model": ("model", "line_item", "SkuId"),
+    "currency": ("currency", "BillingCurrency"),
 }
 
 
@@ -57,6 +61,8 @@ def compare(ledger: Ledger, provider: str, billed: list[Billed], first: str, las
     for one in billed:
         if first <= one.day <= last:
             stated[one.day, one.model] += one.nano_usd
+    if any(abs(nano) > MAX_NANO for nano in stated.values()):
+        raise UsageError(f"the statement has more than {shown_usd(MAX_NANO, 0)} of a day and a model")
     rows: list[Any] = []
     if ledger.database.exists:
         rows = ledger.database.query(
@@ -105,11 +111,15 @@ def read_statement(path: Path) -> list[Billed]:
     try:
         text = path.read_text("utf-8-sig")
         if path.suffix == ".json":
-            return list(billed_of_reply(json.loads(text)))
+            reply = json.loads(text)
+            found = list(billed_of_reply(reply))
+            if reply.get("has_more"):
+                raise ValueError("has_more says that it is one page of several: put all buckets into `data`")
+            return found
         return list(_of_csv(text))
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, csv.Error) as error:
+    except UNREADABLE as error:
         raise UsageError(
             f"{path} is no statement of costs ({error}): a CSV file has the columns day, usd and model"
         ) from None
@@ -148,17 +158,24 @@ def _day(text: str) -> str:
 
 
 def _of_csv(text: str) -> Iterator[Billed]:
-    rows = csv.DictReader(text.splitlines())
-    named = {
-        kind: next((name for name in names if name in (rows.fieldnames or ())), None)
+    rows = csv.reader(io.StringIO(text, newline=""))
+    head = next(rows, list[str]())
+    places = {
+        kind: next((head.index(name) for name in names if name in head), None)
         for kind, names in _COLUMNS.items()
     }
-    day_column, usd_column = named["day"], named["usd"]
-    if day_column is None or usd_column is None:
-        raise ValueError(f"its columns are {', '.join(rows.fieldnames or ()) or 'none'}")
+    day, usd = places["day"], places["usd"]
+    if day is None or usd is None:
+        raise ValueError(f"its columns are {', '.join(head) or 'none'}")
     for number, row in enumerate(rows, 2):
-        model = row[named["model"]] if named["model"] else ""
+        if not row:
+            continue
+        if len(row) != len(head):
+            raise ValueError(f"row {number} has {len(row)} values, row 1 has {len(head)}")
+        model = "" if places["model"] is None else row[places["model"]]
         try:
-            yield Billed(day=_day(row[day_column]), model=model, nano_usd=nano_of(row[usd_column]))
-        except (ValueError, TypeError) as error:
+            if places["currency"] is not None:
+                _check_currency(row[places["currency"]])
+            yield Billed(day=_day(row[day]), model=model, nano_usd=nano_of(row[usd]))
+        except ValueError as error:
             raise ValueError(f"row {number}: {error}") from None
