@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from headrace.bench.serve import trace
 from headrace.bench.serve.length_distribution import parse_lengths
 from headrace.bench.serve.synthetic_text import FIRST, SyntheticText
 from headrace.bench.serve.trace import TraceRequest, read_trace
@@ -119,6 +120,15 @@ def test_equal_blocks_give_equal_words() -> None:
         (AZURE + "2023-11-16 18:15:46.68,1,1\n2023-11-16 18:15:45.68,1,1\n", "line 3"),
         ('{"timestamp": 1, "input_length": 4}', "output_length"),
         ('{"timestamp": 1, "input_length": 4, "output_length": 1, "hash_ids": [1, 2]}', "2 hash ids"),
+        ('{"timestamp": 1e400, "input_length": 4, "output_length": 1}', "line 1"),
+        ('{"timestamp": 1, "input_length": 4, "output_length": 1e300}', "at most"),
+        ('{"timestamp": 1, "input_length": 1e400, "output_length": 1}', "line 1"),
+        ('{"timestamp": 1, "input_length": 4, "output_length": 1, "x": ' + "[" * 100_000, "line 1"),
+        (
+            '{"timestamp": 1, "input_length": 4, "output_length": 1}\n'
+            '{"timestamp": 1e15, "input_length": 4, "output_length": 1}',
+            "3,660 days",
+        ),
     ],
 )
 def test_an_invalid_trace_names_the_line_and_the_formats(tmp_path: Path, content: str, named: str) -> None:
@@ -129,6 +139,19 @@ def test_an_invalid_trace_names_the_line_and_the_formats(tmp_path: Path, content
     assert named in caught.value.message
     with pytest.raises(UsageError, match="cannot be read"):
         read_trace(tmp_path / "absent.xz")
+
+
+def test_a_compressed_trace_that_is_cut_or_a_bomb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "trace.xz"
+    whole = lzma.compress((AZURE + "2023-11-16 18:15:46.68,374,44\n" * 100).encode())
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_trace(path)
+    path.write_bytes(whole)
+    assert len(read_trace(path)) == 100
+    monkeypatch.setattr(trace, "MAX_BYTES", 1_000)
+    with pytest.raises(UsageError, match="more than 1,000 bytes"):
+        read_trace(path)
 
 
 def test_the_real_traces_are_read_completely(shared_data: Path) -> None:

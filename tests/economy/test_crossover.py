@@ -142,6 +142,12 @@ def test_dearer_by_as_much_as_it_is_emptier() -> None:
     assert point.own_usd / point.api_usd == pytest.approx(10)
 
 
+def test_hardly_any_traffic_is_not_copied_for_ever() -> None:
+    requests = [TraceRequest(0.0, 5, 5), TraceRequest(1e8, 5, 5)]
+    with pytest.raises(UsageError, match="take a part with more traffic"):
+        crossover(traffic_of(requests), SPEED, Objectives(1.0, 0.1, 0.95), node_usd=1, api_usd=1)
+
+
 def test_a_cheap_api_is_never_reached() -> None:
     found = crossover(even(), SPEED, LOOSE, node_usd=2.0, api_usd=1e-6)
     assert found.break_even_factor is None and found.break_even_utilization is None

@@ -24,6 +24,8 @@ WINDOW_S = 10.0
 """Peaks shorter than this are not seen where they would go to the API."""
 ENOUGH_REQUESTS = 4_000
 """Requests of a share that are simulated at least, with draws of it until there are as many."""
+MAX_COPIES = 1_000_000
+"""Of a trace that one node may serve: more are not drawn."""
 _MAX_DRAWS, _MAX_DRAWN = 40, 30_000
 _HALVINGS = 12
 
@@ -150,6 +152,11 @@ def _break_even(share: float, node_usd: float, api_usd: float) -> float | None:
 def largest_share(traffic: Traffic, speed: NodeSpeed, objectives: Objectives) -> float:
     """The largest part of the trace (above 1: multiple) that one node serves within the objectives."""
     high = 2 * traffic.duration_s / float(_seconds(traffic, speed).sum())
+    if high > MAX_COPIES:
+        raise UsageError(
+            f"the trace has {len(traffic.at_s):,} requests in {traffic.duration_s / 3600:,.0f} hours, a node "
+            f"might serve more than {MAX_COPIES:,} times as many: take a part with more traffic"
+        )
     low = high / 2**_HALVINGS
     if not _keeps(traffic, speed, objectives, low):
         met = _met(traffic, speed, objectives, low)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
+import math
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +16,10 @@ from msgspec.structs import replace
 from headrace.errors import UsageError
 
 BLOCK_TOKENS = 512  # per hash id of Mooncake
+MAX_BYTES = 2**30
+"""Of a trace, unpacked."""
+MAX_TOKENS, MAX_S = 10**8, 3660 * 86_400
+"""Of a request, and between the first and the last."""
 AZURE_COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 FORMATS = (
     f"known are Azure's CSV ({','.join(AZURE_COLUMNS)}) and Mooncake's JSON lines "
@@ -40,9 +45,12 @@ def read_trace(path: Path) -> list[TraceRequest]:
     https://github.com/kvcache-ai/Mooncake (Qin et al., FAST 2025).
     """
     try:
-        content = path.read_bytes()
-        lines = (lzma.decompress(content) if path.suffix == ".xz" else content).decode().splitlines()
-    except (OSError, lzma.LZMAError, UnicodeDecodeError) as error:
+        with lzma.open(path) if path.suffix == ".xz" else path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise UsageError(f"--trace {path} has more than {MAX_BYTES:,} bytes", param="trace")
+        lines = content.decode().splitlines()
+    except (OSError, EOFError, lzma.LZMAError, UnicodeDecodeError) as error:
         raise UsageError(f"--trace {path} cannot be read: {error}", param="trace") from None
     parse, skipped = _format(path, lines)
     found: list[TraceRequest] = []
@@ -52,7 +60,7 @@ def read_trace(path: Path) -> list[TraceRequest]:
         try:
             request = parse(line)
             _check(request, found)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             message = f"--trace {path}, line {number}: {error!r} in {line.strip()[:120]!r}; {FORMATS}"
             raise UsageError(message, param="trace") from None
         found.append(request)
@@ -91,8 +99,10 @@ def _mooncake(line: str) -> TraceRequest:
 
 
 def _check(request: TraceRequest, before: Sequence[TraceRequest]) -> None:
-    if request.prompt_tokens < 1 or request.output_tokens < 1:
-        raise ValueError("token counts must be at least 1")
+    if not (1 <= request.prompt_tokens <= MAX_TOKENS and 1 <= request.output_tokens <= MAX_TOKENS):
+        raise ValueError(f"token counts must be at least 1 and at most {MAX_TOKENS:,}")
+    if not math.isfinite(request.at_s) or (before and request.at_s - before[0].at_s > MAX_S):
+        raise ValueError(f"the time must be within {MAX_S // 86_400:,} days of that of the first request")
     if before and request.at_s < before[-1].at_s:
         raise ValueError("the time is before that of the previous request")
     if request.blocks and len(request.blocks) != -(-request.prompt_tokens // BLOCK_TOKENS):
