@@ -23,14 +23,16 @@ def chat(*messages: Message, **more: Any) -> ChatRequest:
     return ChatRequest(id="r", messages=messages or (Message("user", "hi"),), **more)
 
 
-def ask(provider: FakeProvider, request: ChatRequest, **settings: Any) -> tuple[list[Any], CallContext]:
+def ask(
+    provider: FakeProvider, request: ChatRequest, *, name: str = "work", **settings: Any
+) -> tuple[list[Any], CallContext]:
     """The events of a request, and its call."""
     call = CallContext(request_id="r", account=Account("", KeyLimits()))
 
     async def run() -> list[Any]:
         given = {"base_url": provider.url, "dialect": "openai_chat", **settings}
-        table = {"work": {name: value for name, value in given.items() if value is not None}}
-        known = read_providers(table)["work"]
+        table = {name: {key: value for key, value in given.items() if value is not None}}
+        known = read_providers(table)[name]
         upstream = Upstream(known.base_url, known.settings)
         target = RemoteTarget(name="far", provider=known, model="far-1")
         handler = RemoteHandler(target, upstream, lambda: "secret-key", "here")

@@ -144,7 +144,7 @@ def test_anthropic_without_what_it_signed() -> None:
 def test_reasoning_that_is_too_large_to_be_kept_is_not_collected(size: int, is_kept: bool) -> None:
     """It was one text that grew by each piece, up to all that a reply may have: quadratic in time."""
     answer = Answer(1, USE, lambda param, message: None)
-    reader = MessageReader(answer, lambda param, message: None)
+    reader = MessageReader(answer, lambda param, message: None, "work")
     thought, signature = list[str](), ""
 
     def read(kind: str, **fields: Any) -> None:
@@ -169,7 +169,7 @@ def test_reasoning_that_is_too_large_to_be_kept_is_not_collected(size: int, is_k
     read("content_block_stop", index=1)
     read("message_delta", delta={"stop_reason": "tool_use"})
     assert sum(map(int, thought)) == size // 1_000 * 1_000 and signature == "SIGNED"
-    kept = CALLS.find(f"toolu_{size}")
+    kept = CALLS.find("work", f"toolu_{size}")
     assert (kept is not None) is is_kept
     if kept is not None:
         block = {"type": "thinking", "thinking": "x" * size, "signature": "SIGNED"}
@@ -325,6 +325,27 @@ def test_openai_responses() -> None:
             *("message", "reasoning", "message", "function_call", "function_call_output")
         ]
         assert items[1]["encrypted_content"] == "SEALED"
+
+
+@pytest.mark.parametrize("other", ["anthropic", "openai_responses", "google"])
+@pytest.mark.parametrize("first", ["anthropic", "openai_responses", "google"])
+def test_reasoning_of_one_provider_does_not_go_to_another(first: str, other: str) -> None:
+    """A route may answer the next turn elsewhere, which got what it cannot read, or an error of this side."""
+    streams = {
+        "anthropic": anthropic_stream("toolu_other"),
+        "openai_responses": responses_stream(),
+        "google": google_stream(),
+    }
+    thinking = ReasoningSettings(enabled=True, max_tokens=2_000 if other == "anthropic" else None)
+    with running_provider(send(streams[first]), send(streams[other])) as provider:
+        found, _ = ask(provider, chat(tools=USE), dialect=first)
+        calls = parsed(found).calls
+        results = [Message("tool", "sunny", tool_call_id=one.id) for one in calls]
+        turns = (Message("user", "hi"), Message("assistant", None, tool_calls=calls), *results)
+        there = {"base_url": provider.url, "dialect": other, "name": f"{other}-after-{first}"}
+        ask(provider, chat(*turns, tools=USE, reasoning=thinking), **there)
+        raw = provider.exchanges[1].raw
+        assert not any(mark in raw for mark in (b"SIGNED", b"SEALED", b"U0lH"))
 
 
 def asked(provider: FakeProvider, kind: str, **more: Any) -> dict[str, Any]:

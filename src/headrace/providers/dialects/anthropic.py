@@ -85,7 +85,7 @@ class Anthropic:
         self, request: GenerationRequest, target: RemoteTarget, answer: Answer, warn: Warn
     ) -> MessageReader:
         """See `Dialect.reader`."""
-        return MessageReader(answer, warn)
+        return MessageReader(answer, warn, target.provider.name)
 
     def guarantees(self, wanted: Constraint, row: ProviderRow, *, closes: bool) -> bool:
         """See `Dialect.guarantees`."""
@@ -99,8 +99,8 @@ class Anthropic:
 class MessageReader:
     """See `UpstreamReader`. Blocks follow one another; usage comes at the start and grows to the end."""
 
-    def __init__(self, answer: Answer, warn: Warn) -> None:
-        self._answer, self._warn = answer, warn
+    def __init__(self, answer: Answer, warn: Warn, provider: str) -> None:
+        self._answer, self._warn, self._provider = answer, warn, provider
         self._open: _Block | None = None
         self._open_index = -1
         self._thoughts = Thoughts()
@@ -186,7 +186,7 @@ class MessageReader:
         self._answer.finish(0, _REASONS.get(reason, "stop"), delta.stop_sequence)
         thoughts = self._thoughts.packed() if self._calls else None
         if thoughts is not None:
-            CALLS.keep(self._calls[0], thoughts)
+            CALLS.keep(self._provider, self._calls[0], thoughts)
 
     def _count(self, raw: Raw) -> None:
         if bytes(raw) in (b"", b"null"):

@@ -25,8 +25,9 @@ def body_of(request: GenerationRequest, target: RemoteTarget, warn: Warn) -> dic
     """The body that asks a target to answer `request` as a stream."""
     assert isinstance(request, ChatRequest)
     thinking = _thinking(request.reasoning)
-    system, messages = _conversation(request, is_thinking=thinking.get("type") in ("enabled", "adaptive"))
-    if _lacks_signatures(messages) and thinking.get("type") in ("enabled", "adaptive"):
+    is_thinking = thinking.get("type") in ("enabled", "adaptive")
+    system, messages = _conversation(request, target.provider.name, is_thinking=is_thinking)
+    if _lacks_signatures(messages) and is_thinking:
         warn("thinking", "was left out: the reasoning before the last calls is not known here any more")
         thinking = {}
     body: dict[str, Any] = {"model": target.model, "stream": True, "messages": messages}
@@ -82,7 +83,9 @@ def _tools(use: ToolUse) -> dict[str, Any]:
     return {"tools": tools} if choice == {"type": "auto"} else {"tools": tools, "tool_choice": choice}
 
 
-def _conversation(request: ChatRequest, *, is_thinking: bool) -> tuple[str, list[dict[str, Any]]]:
+def _conversation(
+    request: ChatRequest, provider: str, *, is_thinking: bool
+) -> tuple[str, list[dict[str, Any]]]:
     """The system prompt, and turns of user and assistant one after the other."""
     system: list[str] = []
     turns: list[dict[str, Any]] = []
@@ -91,7 +94,8 @@ def _conversation(request: ChatRequest, *, is_thinking: bool) -> tuple[str, list
             system.append(message.content or "")
             continue
         role = "assistant" if message.role == "assistant" else "user"
-        blocks = _assistant(message, is_thinking=is_thinking) if role == "assistant" else _user(message)
+        is_own = role == "assistant"
+        blocks = _assistant(message, provider, is_thinking=is_thinking) if is_own else _user(message)
         if turns and turns[-1]["role"] == role:
             turns[-1]["content"] += blocks
         else:
@@ -116,11 +120,12 @@ def _block(part: str | Image) -> dict[str, Any]:
     return {"type": "image", "source": {"type": "base64", "media_type": data[0], "data": data[1]}}
 
 
-def _assistant(message: Message, *, is_thinking: bool) -> list[dict[str, Any]]:
+def _assistant(message: Message, provider: str, *, is_thinking: bool) -> list[dict[str, Any]]:
     blocks: list[dict[str, Any]] = []
+    first = message.tool_calls[0].id if message.tool_calls else ""
     if message.reasoning is not None and message.signature:
         blocks.append({"type": "thinking", "thinking": message.reasoning, "signature": message.signature})
-    elif is_thinking and message.tool_calls and (kept := CALLS.find(message.tool_calls[0].id)) is not None:
+    elif is_thinking and first and (kept := CALLS.find(provider, first)) is not None:
         blocks += msgspec.json.decode(kept)
     if message.content:
         blocks.append({"type": "text", "text": message.content})

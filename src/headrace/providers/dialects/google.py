@@ -94,13 +94,13 @@ class Google:
         """See `Dialect.outgoing`."""
         model = target.model.removeprefix("models/")
         path = f"/models/{quote(model, safe='')}:streamGenerateContent?alt=sse"
-        return Outgoing(path, msgspec.json.encode(body_of(request)))
+        return Outgoing(path, msgspec.json.encode(body_of(request, target)))
 
     def reader(
         self, request: GenerationRequest, target: RemoteTarget, answer: Answer, warn: Warn
     ) -> ContentReader:
         """See `Dialect.reader`."""
-        return ContentReader(answer, warn)
+        return ContentReader(answer, warn, target.provider.name)
 
     def guarantees(self, wanted: Constraint, row: ProviderRow, *, closes: bool) -> bool:
         """See `Dialect.guarantees`."""
@@ -117,8 +117,8 @@ class Google:
 class ContentReader:
     """See `UpstreamReader`. Calls come whole. There is no mark of the end besides the finish reasons."""
 
-    def __init__(self, answer: Answer, warn: Warn) -> None:
-        self._answer, self._warn = answer, warn
+    def __init__(self, answer: Answer, warn: Warn, provider: str) -> None:
+        self._answer, self._warn, self._provider = answer, warn, provider
         self._calls = 0
         self.usage = ReportedUsage()
         self.fingerprint: str | None = None
@@ -160,7 +160,7 @@ class ContentReader:
         self._answer.call(index, key, call_id, call.name)
         self._answer.arguments(index, key, msgspec.json.encode(call.args or {}).decode())
         self._answer.end_call(index)
-        CALLS.keep(call_id, (signature or UNKNOWN_SIGNATURE).encode())
+        CALLS.keep(self._provider, call_id, (signature or UNKNOWN_SIGNATURE).encode())
 
     def _finish(self, index: int, candidate: _Candidate) -> None:
         reason = candidate.reason or ""

@@ -14,6 +14,7 @@ from headrace.inference.requests import ChatRequest, GenerationRequest, Reasonin
 from headrace.providers.call_memory import CALLS
 from headrace.providers.dialects.images import data_of
 from headrace.providers.schemas import schema_of
+from headrace.providers.target import RemoteTarget
 
 UNKNOWN_SIGNATURE = base64.b64encode(b"skip_thought_signature_validator").decode()
 """What the API takes in place of a signature that is not known any more."""
@@ -31,13 +32,13 @@ _NAMES = {
 LEVELS = {"minimal": "minimal", "low": "low", "medium": "medium", "high": "high", "xhigh": "high"}
 
 
-def body_of(request: GenerationRequest) -> dict[str, Any]:
+def body_of(request: GenerationRequest, target: RemoteTarget) -> dict[str, Any]:
     """The body that asks for an answer of `request` as a stream."""
     assert isinstance(request, ChatRequest)
     system = "\n\n".join(
         message.content or "" for message in request.messages if message.role in ("system", "developer")
     )
-    body: dict[str, Any] = {"contents": _contents(request)}
+    body: dict[str, Any] = {"contents": _contents(request, target.provider.name)}
     if system:
         body["systemInstruction"] = {"parts": [{"text": system}]}
     if request.tools is not None:
@@ -93,7 +94,7 @@ def _tools(use: ToolUse) -> dict[str, Any]:
     return body if config == {"mode": "AUTO"} else body | {"toolConfig": {"functionCallingConfig": config}}
 
 
-def _contents(request: ChatRequest) -> list[dict[str, Any]]:
+def _contents(request: ChatRequest, provider: str) -> list[dict[str, Any]]:
     """Turns of user and model one after the other; results of tools are the user's."""
     names = {call.id: call.name for message in request.messages for call in message.tool_calls}
     turns: list[dict[str, Any]] = []
@@ -101,7 +102,7 @@ def _contents(request: ChatRequest) -> list[dict[str, Any]]:
         if message.role in ("system", "developer"):
             continue
         role = "model" if message.role == "assistant" else "user"
-        parts = _result(message, names) if message.role == "tool" else _parts(message)
+        parts = _result(message, names) if message.role == "tool" else _parts(message, provider)
         if turns and turns[-1]["role"] == role:
             turns[-1]["parts"] += parts
         else:
@@ -109,8 +110,8 @@ def _contents(request: ChatRequest) -> list[dict[str, Any]]:
     return turns
 
 
-def _parts(message: Message) -> list[dict[str, Any]]:
-    return [*map(_part, parts_of(message)), *(_call(call) for call in message.tool_calls)]
+def _parts(message: Message, provider: str) -> list[dict[str, Any]]:
+    return [*map(_part, parts_of(message)), *(_call(call, provider) for call in message.tool_calls)]
 
 
 def _part(part: str | Image) -> dict[str, Any]:
@@ -122,11 +123,11 @@ def _part(part: str | Image) -> dict[str, Any]:
     return {"inlineData": {"mimeType": data[0], "data": data[1]}}
 
 
-def _call(call: ToolCall) -> dict[str, Any]:
+def _call(call: ToolCall, provider: str) -> dict[str, Any]:
     found: dict[str, Any] = {
         "functionCall": {"name": call.name, "args": msgspec.json.decode(call.arguments or "{}")}
     }
-    kept = CALLS.find(call.id)
+    kept = CALLS.find(provider, call.id)
     found["thoughtSignature"] = UNKNOWN_SIGNATURE if kept is None else kept.decode()
     return found
 

@@ -81,7 +81,7 @@ class OpenAIResponses:
         self, request: GenerationRequest, target: RemoteTarget, answer: Answer, warn: Warn
     ) -> ResponseReader:
         """See `Dialect.reader`."""
-        return ResponseReader(answer, warn)
+        return ResponseReader(answer, warn, target.provider.name)
 
     def guarantees(self, wanted: Constraint, row: ProviderRow, *, closes: bool) -> bool:
         """See `Dialect.guarantees`."""
@@ -95,7 +95,7 @@ class OpenAIResponses:
 def body_of(request: GenerationRequest, target: RemoteTarget) -> dict[str, Any]:
     """The body that asks a target to answer `request` as a stream."""
     assert isinstance(request, ChatRequest)
-    items = [item for message in request.messages for item in _items(message)]
+    items = [item for message in request.messages for item in _items(message, target.provider.name)]
     include = ["reasoning.encrypted_content"]
     body: dict[str, Any] = {"model": target.model, "stream": True, "store": False, "input": items}
     for name, value in request.sampling.items():
@@ -145,12 +145,13 @@ def _tools(use: ToolUse) -> dict[str, Any]:
     return body
 
 
-def _items(message: Message) -> list[dict[str, Any]]:
+def _items(message: Message, provider: str) -> list[dict[str, Any]]:
     if message.role == "tool":
         call_id = message.tool_call_id or ""
         return [{"type": "function_call_output", "call_id": call_id, "output": message.content or ""}]
     items: list[dict[str, Any]] = []
-    if message.tool_calls and (kept := CALLS.find(message.tool_calls[0].id)) is not None:
+    first = message.tool_calls[0].id if message.tool_calls else ""
+    if first and (kept := CALLS.find(provider, first)) is not None:
         items += msgspec.json.decode(kept)
     is_own = message.role == "assistant"
     if parts := [_part(part, is_own=is_own) for part in parts_of(message)]:
@@ -171,8 +172,8 @@ def _part(part: str | Image, *, is_own: bool) -> dict[str, Any]:
 class ResponseReader:
     """See `UpstreamReader`."""
 
-    def __init__(self, answer: Answer, warn: Warn) -> None:
-        self._answer, self._warn = answer, warn
+    def __init__(self, answer: Answer, warn: Warn, provider: str) -> None:
+        self._answer, self._warn, self._provider = answer, warn, provider
         self._reasoning: list[Raw] = []
         self._reasoning_bytes = 0
         self._calls: list[str] = []
@@ -242,7 +243,7 @@ class ResponseReader:
             reason = "content_filter" if details.reason == "content_filter" else "length"
         self._answer.finish(0, reason)
         if self._reasoning and self._calls and self._reasoning_bytes <= MAX_ENTRY_BYTES:
-            CALLS.keep(self._calls[0], msgspec.json.encode(self._reasoning))
+            CALLS.keep(self._provider, self._calls[0], msgspec.json.encode(self._reasoning))
         self.is_done = True
 
 
