@@ -61,7 +61,12 @@ def test_the_next_target_answers(gateway: Callable[..., Gateway]) -> None:
         assert reply.json()["choices"][0]["message"]["content"] == "Hello"
         assert reply.json()["model"] == "best"
         assert reply.headers["x-headrace-target"] == "far" and reply.headers["x-headrace-attempts"] == "2"
-        assert len(bad.exchanges) == len(good.exchanges) == 1
+        for path in ("/v1/chat/completions", "/v1/messages"):
+            body = {"model": "best", "messages": ASK, "stream": True, "max_tokens": 5}
+            headers = server.http().post(path, json=body).headers
+            assert headers["x-headrace-target"] == "far", "a stream's headers go with its start"
+            assert headers["x-headrace-attempts"] == "2"
+        assert len(bad.exchanges) == len(good.exchanges) == 3
         assert bad.exchanges[0].body["model"] == "x"
 
 

@@ -117,6 +117,7 @@ class Attempts:
             self.winner, restorer = run, self._restorer(run)
             try:
                 if is_first:
+                    self._note_target(run.state)  # with what follows the headers of a stream are sent
                     yield [Started()]
                 async with aclosing(self._given_out(run, given)) as batches:
                     async for batch in batches:
