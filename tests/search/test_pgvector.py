@@ -42,10 +42,14 @@ def test_names_and_owners(remote: Store) -> None:
         IndexStore(), {"far": IndexStore(store=remote.address, secret=f"file:{remote.secret}")}
     )
     some = Indexes(remote.folder, mine)
+    some.find_or_make("ask-folder", META)
+    assert not Indexes(remote.folder).may_have_any
     some.find_or_make("near", META)
+    assert Indexes(remote.folder).may_have_any
     some.find_or_make("far", META)
     remote.new("other", owner="key:x")
     remote.new("ask-folder")  # always on this machine
+    assert remote.indexes.may_have_any
     remote.new("near")
     assert some.names() == ["ask-folder", "far", "near"]
     assert remote.indexes.names() == ["ask-folder", "far", "near"]

@@ -36,8 +36,8 @@ class Indexes:
 
     @property
     def may_have_any(self) -> bool:
-        """Whether there may be an index for all. It asks no database."""
-        return bool(self._pools) or bool(self._local_names(""))
+        """Whether there may be an index for all, besides those of `headrace ask`. It asks no database."""
+        return bool(self._pools) or any(not name.startswith(ASKED) for name in self._local_names(""))
 
     def names(self, owner: str = "") -> list[str]:
         """Those of an owner; "" are those for all."""
