@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -143,9 +142,24 @@ def test_a_response_searches_the_stores_that_it_names(
     tool: Any = {"type": "file_search", "vector_store_ids": [store.id], "max_num_results": 1}
     reply = client.responses.create(input="What is sour?", tools=[tool])
     assert reply.output_text == "Lemons are sour."
-    [call] = [one for one in reply.output if one.type == "mcp_call"]
-    [found] = json.loads(call.output or "")
-    assert (found["file_id"], found["filename"]) == (lemons, "fruit.md")
+    [call] = [one for one in reply.output if one.type == "file_search_call"]
+    assert (call.queries, call.status) == (["sour lemons"], "completed")
+    [found] = call.results or []
+    assert (found.file_id, found.filename) == (lemons, "fruit.md")
+    assert "emons" in (found.text or "") and 0 < (found.score or 0) <= 1
+    read = model.requests[1].messages[-1]  # what the model was given
+    said += ["Yes."]
+    client.responses.create(input="Sure?", previous_response_id=reply.id, tools=[tool])
+    assert next(one for one in model.requests[-1].messages if one.role == "tool").content == read.content
+    said += ["Yes."]
+    given: Any = [item.to_dict() for item in reply.output]
+    client.responses.create(input=[*given, {"role": "user", "content": "Sure?"}], tools=[tool])
+    assert next(one for one in model.requests[-1].messages if one.role == "tool").content == read.content
+    said += [[("file_search", {"query": "sour lemons"})], "Lemons are sour."]
+    with client.responses.stream(model="m", input="What is sour?", tools=[tool]) as stream:
+        kinds = [event.type for event in stream if "file_search" in event.type]
+    steps = ("in_progress", "searching", "completed")
+    assert kinds == [f"response.file_search_call.{step}" for step in steps]
     assert [spec.name for spec in model.requests[0].tools.callable] == ["file_search"]  # type: ignore[union-attr]
     for wrong, words in (
         ({"filters": {"type": "no"}}, "filters"),

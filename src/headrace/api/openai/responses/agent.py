@@ -6,8 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from headrace.api.openai.responses.body import SERVER_TOOLS, ResponseBody, RunBudget
-from headrace.api.openai.responses.file_search import NAME, FileSearch, with_file_search
-from headrace.api.openai.responses.items import Item, McpApprovalRequest, McpApprovalResponse, McpCall
+from headrace.api.openai.responses.file_search import FileSearch, with_file_search
+from headrace.api.openai.responses.items import (
+    FILE_SEARCH,
+    Item,
+    McpApprovalRequest,
+    McpApprovalResponse,
+    McpCall,
+)
 from headrace.api.openai.responses.turns import merged
 from headrace.api.service import Service
 from headrace.config.extras import extra_module
@@ -56,7 +62,7 @@ async def agent_of(
     )
     toolbox: ServedTools = await service.tools.toolbox()
     for where, tool in _tools_of(body):
-        if tool.get("type") == NAME and tool.get("vector_store_ids") is not None:
+        if tool.get("type") == FILE_SEARCH and tool.get("vector_store_ids") is not None:
             if isinstance(toolbox, FileSearch):
                 raise InvalidRequest(
                     f"{where}: there is one file_search already: name all stores in it", param="tools"
@@ -135,12 +141,12 @@ def _chosen(
                 raise _none(label, service, call_name=where)
             approval |= _approval(tool.get("require_approval", "always"), found, where, label)
         else:
-            names = (NAME,) if tool.get("vector_store_ids") is not None else _OWN[tool["type"]]
+            names = (FILE_SEARCH,) if tool.get("vector_store_ids") is not None else _OWN[tool["type"]]
             found = [spec for spec in specs if spec.server is None and spec.name in names]
             if not found:
                 raise InvalidRequest(f"{where}: this server has no {tool['type']}", param="tools")
-            if len(tool) > 1 and names != (NAME,):
-                hint = ": name vector_store_ids" if tool["type"] == NAME else ""
+            if len(tool) > 1 and names != (FILE_SEARCH,):
+                hint = ": name vector_store_ids" if tool["type"] == FILE_SEARCH else ""
                 raise InvalidRequest(
                     f"{where}: a tool of type {tool['type']} has no other fields{hint}", param="tools"
                 )

@@ -202,7 +202,7 @@ class ResponseBody(GenerationBody, kw_only=True):
         found |= {
             f"include.{name}": "there is no such thing here"
             for name in self.include or ()
-            if name != LOGPROBS
+            if name not in (LOGPROBS, "file_search_call.results")  # which are always there
         }
         return {name: why for name, why in found.items() if why is not None}
 

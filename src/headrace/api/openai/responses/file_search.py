@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from headrace.api.data.search import reranker_of
+from headrace.api.openai.responses.items import FILE_SEARCH, FileSearchResult
 from headrace.api.openai.vector_store_schema import RankingOptions
 from headrace.api.openai.vector_store_work import find_store
 from headrace.api.openai.vector_stores import store_hit
@@ -22,8 +23,8 @@ from headrace.struct_types import thread_safe
 from headrace.tools.tool import Arguments, ServedTools, ToolResult, ToolSpec
 from headrace.tools.visible import cut, visible
 
-NAME = "file_search"
 MAX_RESULT = 2**16
+"""Bytes of all passages of a search, which the model reads."""
 _QUERY = {"query": {"type": "string", "minLength": 1, "maxLength": MAX_TEXT}}
 
 
@@ -41,7 +42,7 @@ class FileSearch:
     """Tools of `inner`, and a search in vector stores. See `ServedTools`."""
 
     spec = ToolSpec(
-        name=NAME,
+        name=FILE_SEARCH,
         description="Find the passages of the user's files that answer a query best.",
         parameters={
             "type": "object",
@@ -70,23 +71,41 @@ class FileSearch:
 
     async def run(self, name: str, arguments: Arguments, call: CallContext, key: str = "") -> ToolResult:
         """See `ServedTools.run`."""
-        if name != NAME:
+        if name != FILE_SEARCH:
             return await self._inner.run(name, arguments, call, key)
         query = arguments.get("query")
         if not isinstance(query, str):
             return ToolResult(text="query must be a text", is_error=True)
         request = SearchRequest(text=query, limit=self._limit, where=self._where, rerank=self._rerank)
-        with call.stage("tool", tool=NAME):
+        with call.stage("tool", tool=FILE_SEARCH):
             try:
                 found = await search(self._stores, request, self._service.runner, call)
             except InvalidRequest as error:
                 return ToolResult(text=error.message, is_error=True)
         hits = [hit for hit in map(store_hit, found) if hit.score >= self._least]
         shown = [
-            {"file_id": one.file_id, "filename": one.filename, "text": one.content[0].text} for one in hits
+            FileSearchResult(
+                file_id=one.file_id,
+                filename=visible(one.filename),
+                text=cut(visible(one.content[0].text), MAX_RESULT // 2)[0],
+                score=one.score,
+                attributes=one.attributes or None,
+            )
+            for one in hits
         ]
-        text, is_cut = cut(visible(msgspec.json.encode(shown).decode()), MAX_RESULT)
-        return ToolResult(text=text + (f"\n[cut to {MAX_RESULT:,} bytes]" if is_cut else ""), cut=is_cut)
+        kept = _within_bytes(shown)
+        text = msgspec.json.encode(kept).decode()
+        return ToolResult(text=text, cut=len(kept) < len(shown))
+
+
+def _within_bytes(passages: list[FileSearchResult]) -> list[FileSearchResult]:
+    """The best that are MAX_RESULT bytes together at most."""
+    left = MAX_RESULT
+    for number, one in enumerate(passages):
+        left -= len(msgspec.json.encode(one)) + 1
+        if left < 0:
+            return passages[:number]
+    return passages
 
 
 async def with_file_search(

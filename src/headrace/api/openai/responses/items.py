@@ -132,6 +132,30 @@ class McpCall(msgspec.Struct, tag_field="type", tag="mcp_call", kw_only=True, fo
     status: Literal["in_progress", "completed", "incomplete", "calling", "failed"] = "completed"
 
 
+class FileSearchResult(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """A passage of a file. With a higher `score` it answers the query better."""
+
+    file_id: str
+    filename: str
+    text: str
+    score: float | None = None
+    attributes: dict[str, str | int | float | bool] | None = None
+    vector_store_id: str | None = None
+
+
+class FileSearchCall(
+    msgspec.Struct, tag_field="type", tag="file_search_call", kw_only=True, forbid_unknown_fields=True
+):
+    """A search in vector stores by this server. It always has its `results`: the next turn reads them."""
+
+    id: str = ""
+    queries: list[str]
+    results: list[FileSearchResult] | None = None
+    status: Literal["in_progress", "searching", "completed", "incomplete", "failed"] = "completed"
+
+
 class McpApprovalRequest(
     msgspec.Struct, tag_field="type", tag="mcp_approval_request", kw_only=True, forbid_unknown_fields=True
 ):
@@ -162,7 +186,7 @@ class ItemReference(msgspec.Struct, tag_field="type", tag="item_reference", forb
     id: str
 
 
-OutputItem = OutputMessage | FunctionCall | ReasoningItem | McpCall | McpApprovalRequest
+OutputItem = OutputMessage | FunctionCall | ReasoningItem | McpCall | FileSearchCall | McpApprovalRequest
 Item = (
     InputMessage
     | OutputMessage
@@ -170,11 +194,14 @@ Item = (
     | FunctionCallOutput
     | ReasoningItem
     | McpCall
+    | FileSearchCall
     | McpApprovalRequest
     | McpApprovalResponse
 )
 OWN_LABEL = "headrace"
 """Of this server's own tools among `server_label`s."""
+FILE_SEARCH = "file_search"
+"""The name of the tool whose calls are `FileSearchCall`s."""
 
 _PREFIXES: Mapping[type[msgspec.Struct], str] = {
     InputMessage: "msg",
@@ -183,6 +210,7 @@ _PREFIXES: Mapping[type[msgspec.Struct], str] = {
     FunctionCallOutput: "fco",
     ReasoningItem: "rs",
     McpCall: "mcp",
+    FileSearchCall: "fs",
     McpApprovalRequest: "mcpr",
     McpApprovalResponse: "mcpa",
 }
@@ -192,6 +220,7 @@ _KINDS: Mapping[str, type[msgspec.Struct]] = {
     "reasoning": ReasoningItem,
     "item_reference": ItemReference,
     "mcp_call": McpCall,
+    "file_search_call": FileSearchCall,
     "mcp_approval_request": McpApprovalRequest,
     "mcp_approval_response": McpApprovalResponse,
 }

@@ -5,11 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+import msgspec
 from msgspec import Struct, field
 
 from headrace.api.openai.logprobs import chat_logprobs
 from headrace.api.openai.responses.items import (
+    FILE_SEARCH,
     OWN_LABEL,
+    FileSearchCall,
+    FileSearchResult,
     FunctionCall,
     ItemStatus,
     McpApprovalRequest,
@@ -55,6 +59,11 @@ from headrace.inference.events import (
     ToolReturned,
 )
 from headrace.inference.response_store import UNFINISHED
+from headrace.struct_types import thread_safe
+
+
+class _Query(Struct):
+    query: str
 
 
 class OpenItem(Struct):
@@ -91,7 +100,9 @@ class ResponseAnswer:
         self._logprobs: list[TokenText] = []  # of tokens whose text has not come out yet
         self._reason: str | None = None
         self._why = "max_output_tokens"
-        self._calls: dict[str, tuple[McpCall, int]] = {}  # those of tools of this server that run
+        self._calls: dict[
+            str, tuple[McpCall | FileSearchCall, int]
+        ] = {}  # those of tools of this server that run
 
     def announce(self) -> None:
         """The response exists, and waits where it is queued."""
@@ -208,34 +219,33 @@ class ResponseAnswer:
 
     def _call(self, event: ToolCalled) -> None:
         self._close("completed")
-        label, name = _label(event.server, event.name)
-        asked = event.id if event.id.startswith("mcpr_") else None
-        call = McpCall(
-            id=f"mcp_{event.id}",
-            name=name,
-            server_label=label,
-            arguments=event.arguments,
-            approval_request_id=asked,
-            status="in_progress",
-        )
-        self._calls[event.id] = call, self._items
-        at = {"output_index": self._items, "item_id": call.id}
+        item = _called(event)
+        self._calls[event.id] = item, self._items
+        at = {"output_index": self._items, "item_id": item.id}
         self._items += 1
-        self._event("response.output_item.added", output_index=at["output_index"], item=call)
-        self._event("response.mcp_call_arguments.done", arguments=call.arguments, **at)
+        self._event("response.output_item.added", output_index=at["output_index"], item=item)
+        if isinstance(item, FileSearchCall):
+            self._event("response.file_search_call.in_progress", **at)
+            self._event("response.file_search_call.searching", **at)
+            return
+        self._event("response.mcp_call_arguments.done", arguments=item.arguments, **at)
         self._event("response.mcp_call.in_progress", **at)
 
     def _return(self, event: ToolReturned) -> None:
-        call, index = self._calls.pop(event.id)
-        if event.is_error:
-            call.error = ToolFailure([{"type": "text", "text": event.output}])
+        item, index = self._calls.pop(event.id)
+        item.status = "failed" if event.is_error else "completed"
+        if isinstance(item, FileSearchCall):
+            item.results = None if event.is_error else _results(event.output)
+            kind = "response.file_search_call.completed"  # it has no event for those that fail
         else:
-            call.output = event.output
-        call.status = "failed" if event.is_error else "completed"
-        kind = f"response.mcp_call.{call.status}"
-        self._event(kind, output_index=index, item_id=call.id)
-        self._event("response.output_item.done", output_index=index, item=call)
-        self.response.output.append(call)
+            kind = f"response.mcp_call.{item.status}"
+            if event.is_error:
+                item.error = ToolFailure([{"type": "text", "text": event.output}])
+            else:
+                item.output = event.output
+        self._event(kind, output_index=index, item_id=item.id)
+        self._event("response.output_item.done", output_index=index, item=item)
+        self.response.output.append(item)
 
     def _ask(self, event: ApprovalWanted) -> None:
         self._close("completed")
@@ -305,6 +315,37 @@ class ResponseAnswer:
     def _event(self, kind: str, **fields: object) -> None:
         self._emit(ResponseEvent(type=kind, sequence_number=self._number, **fields))  # type: ignore[arg-type]
         self._number += 1
+
+
+def _called(event: ToolCalled) -> McpCall | FileSearchCall:
+    """The item of a call that begins."""
+    label, name = _label(event.server, event.name)
+    asked = event.id if event.id.startswith("mcpr_") else None
+    if event.server is None and name == FILE_SEARCH and asked is None:
+        return FileSearchCall(id=f"fs_{event.id}", queries=_queries(event.arguments), status="in_progress")
+    return McpCall(
+        id=f"mcp_{event.id}",
+        name=name,
+        server_label=label,
+        arguments=event.arguments,
+        approval_request_id=asked,
+        status="in_progress",
+    )
+
+
+def _queries(arguments: str) -> list[str]:
+    try:
+        return [msgspec.json.decode(arguments, type=thread_safe(_Query)).query]
+    except msgspec.MsgspecError:
+        return []
+
+
+def _results(output: str) -> list[FileSearchResult] | None:
+    """The passages that a search gave as its text; None where it is something else."""
+    try:
+        return msgspec.json.decode(output, type=thread_safe(list[FileSearchResult]))
+    except msgspec.MsgspecError:
+        return None
 
 
 def _label(server: str | None, name: str) -> tuple[str, str]:

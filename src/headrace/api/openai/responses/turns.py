@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 from msgspec.structs import replace
 
 from headrace.api.openai.responses.items import (
+    FILE_SEARCH,
     OWN_LABEL,
+    FileSearchCall,
     FunctionCall,
     FunctionCallOutput,
     InputImage,
@@ -41,7 +44,7 @@ def messages_of(items: Sequence[Item], instructions: str | None) -> list[Message
             isinstance(item, McpApprovalRequest) and item.id in made
         ):
             continue
-        if isinstance(item, McpCall):
+        if isinstance(item, McpCall | FileSearchCall):
             turn = _with(turn or Message("assistant", None), _call_of(item))
             messages += [turn, _result_of(item)]
             turn = None
@@ -63,18 +66,28 @@ def messages_of(items: Sequence[Item], instructions: str | None) -> list[Message
     return [message for message in messages if message != Message("assistant", None)]
 
 
-def merged(item: McpCall | McpApprovalRequest) -> str:
+def merged(item: McpCall | FileSearchCall | McpApprovalRequest) -> str:
     """The name of a call's tool among all tools."""
+    if isinstance(item, FileSearchCall):
+        return FILE_SEARCH
     return item.name if item.server_label == OWN_LABEL else f"{item.server_label}__{item.name}"
 
 
-def _call_of(item: McpCall | McpApprovalRequest) -> FunctionCall:
-    return FunctionCall(call_id=item.id, name=merged(item), arguments=item.arguments)
+def _call_of(item: McpCall | FileSearchCall | McpApprovalRequest) -> FunctionCall:
+    if isinstance(item, FileSearchCall):
+        arguments = msgspec.json.encode({"query": " ".join(item.queries)}).decode()
+    else:
+        arguments = item.arguments
+    return FunctionCall(call_id=item.id, name=merged(item), arguments=arguments)
 
 
-def _result_of(item: McpCall) -> Message:
-    said = item.output or ""
-    if item.error is not None:
+def _result_of(item: McpCall | FileSearchCall) -> Message:
+    if isinstance(item, FileSearchCall):
+        found = item.results
+        said = "the search has failed" if found is None else msgspec.json.encode(found).decode()
+    elif item.error is None:
+        said = item.output or ""
+    else:
         said = "\n".join(part.get("text", "") for part in item.error.content)
     return Message("tool", spotlighted(merged(item), said), name=merged(item), tool_call_id=item.id)
 
