@@ -47,7 +47,7 @@ class StepMessage(Struct, frozen=True, tag="step", array_like=True):
 
 
 class ReadyMessage(Struct, frozen=True, tag="ready", array_like=True):
-    """Goes around once: whoever passes it on has loaded its weights. Counts faults of their cache."""
+    """Goes around once: a stage that passes it on has loaded its weights. Counts faults of their cache."""
 
     failures: int = 0
     damages: int = 0

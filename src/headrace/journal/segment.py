@@ -75,7 +75,7 @@ class Segment:
     @property
     def rows(self) -> Rows:
         """Its records by place."""
-        columns = self.columns  # first: `seal` may be at work
+        columns = self.columns  # first: `seal` may be running
         if self._rows is not None:
             return self._rows
         assert columns is not None

@@ -107,7 +107,7 @@ class Answer:
             self._warn("parallel_tool_calls", "the target made several calls: only the first is passed on")
             return
         given = call.id
-        if given in state.ids:  # whoever answers the calls could not tell them apart
+        if given in state.ids:  # the caller that answers could not tell them apart
             given = openai_id()
             self._warn("tool_calls", "the target gave two calls one id: the later one has another")
         state.ids.add(given)

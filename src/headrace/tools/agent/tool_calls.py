@@ -66,7 +66,7 @@ class ToolCalls:
             if asked:
                 wanted = {one.id for one in asked if one.was_begun}
                 for one in group:
-                    if one.id in wanted:  # whoever reads the stream has seen that it was called
+                    if one.id in wanted:  # the reader of the stream has seen that it was called
                         yield [ToolCalled(one.id, one.name, self._specs[one.name].server, one.arguments)]
                         yield [ToolReturned(one.id, _UNKNOWN, True)]
                 rest = [one for one in calls[at + 1 :] if self._needs_approval(one)]
