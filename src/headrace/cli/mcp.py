@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headrace.tools.mcp.gateway import McpGateway, ServerState
     from headrace.tools.tool import ToolResult
 
-HELP = """Use servers of tools (MCP), and approve what they offer.
+HELP = """Use MCP servers, and approve the tools that they offer.
 
 \b
   [mcp.shop]
@@ -63,7 +63,7 @@ class McpAction(StrEnum):
 def command(
     action: Annotated[McpAction, typer.Argument(metavar="ACTION", help="Subcommand.")],
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="A server, for call a tool, for serve a model.")
+        str | None, typer.Argument(metavar="NAME", help="Server; for call: tool; for serve: model.")
     ] = None,
     arguments: Annotated[
         str | None, typer.Argument(metavar="JSON", help="For call: the arguments, an object.")

@@ -27,7 +27,7 @@ ModelArgument = Annotated[
     str | None,
     typer.Argument(
         metavar="MODEL",
-        help=f"Folder, x.gguf, OWNER/NAME or shipped model. [default: {BUNDLED_DEFAULT}]",
+        help=f"Folder, x.gguf, OWNER/NAME or bundled model. [default: {BUNDLED_DEFAULT}]",
         autocompletion=complete_model,
         show_default=False,
     ),

@@ -32,11 +32,11 @@ Examples:
 def command(
     request_id: Annotated[str | None, typer.Argument(metavar="ID", help="Id of a request or reply.")] = None,
     every: Annotated[bool, typer.Option("--all", help="All kept requests.")] = False,
-    since: Annotated[str, typer.Option(help="With --all: not older than that.", metavar="AGE")] = "7d",
-    explain: Annotated[bool, typer.Option("--explain", help="Show where and why replies part.")] = False,
+    since: Annotated[str, typer.Option(help="With --all: only requests since then.", metavar="AGE")] = "7d",
+    explain: Annotated[bool, typer.Option("--explain", help="Show where and why replies differ.")] = False,
     variant: Annotated[
         str | None,
-        typer.Option("--with", help="weights=TYPE or model=NAME: show both answers with what they cost."),
+        typer.Option("--with", help="weights=TYPE or model=NAME: show both answers and their cost."),
     ] = None,
     json: JsonFlag = False,
     *,

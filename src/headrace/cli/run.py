@@ -28,7 +28,7 @@ from headrace.llm import LLM
 
 HELP = """Stream an answer to a prompt, or chat in the terminal.
 
-MODEL is a folder, x.gguf, OWNER/NAME of the hub, or a shipped model; without one it is mini, which ships with
+MODEL is a folder, x.gguf, OWNER/NAME of the hub, or a bundled model; without one it is mini, which ships with
 headrace and knows shell commands and SQL. A single argument is MODEL when it is an existing folder, a .gguf
 file, OWNER/NAME, a shipped name or starts with ./ ../ / or ~/ ; anything else is PROMPT.
 

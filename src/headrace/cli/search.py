@@ -37,7 +37,7 @@ class SearchMode(StrEnum):
 
 @takes_settings("store", *MODEL_SETTINGS)
 def command(
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="What is looked for.")],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="What to search for.")],
     names: Annotated[
         list[str] | None, typer.Option("--in", help="Index to search [default: all].", metavar="INDEX")
     ] = None,
@@ -50,7 +50,7 @@ def command(
         typer.Option("--rerank", help="Reranker that reads the 50 best.", metavar="MODEL"),
     ] = None,
     mode: Annotated[
-        SearchMode, typer.Option("--mode", help="Search by both, or one alone.")
+        SearchMode, typer.Option("--mode", help="Search by words, by vectors, or both.")
     ] = SearchMode.HYBRID,
     json: JsonFlag = False,
     *,

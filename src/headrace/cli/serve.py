@@ -15,11 +15,11 @@ from headrace.config.providers import key_variables
 from headrace.config.settings import SETTINGS, Settings
 from headrace.workers.spawn import Spawner, hide, turns_file
 
-HELP = """Serve models over HTTP: OpenAI's API under /v1, Anthropic's and Ollama's beside it; /docs lists all.
+HELP = """Serve models over HTTP: OpenAI's API under /v1, also Anthropic's, Google's and Ollama's; /docs lists all.
 
-Without MODELS, and without [models] in headrace.toml, the models that ship with headrace are served. The
-first one is loaded at the start; meanwhile requests get 503 with Retry-After. The others load on first use,
-within --memory. Each model runs in its own process and is restarted if it crashes.
+Without MODELS, and without [models] in headrace.toml, the bundled models are served. The first one is loaded
+at startup; meanwhile requests get 503 with Retry-After. The others load on first use, within --memory. Each
+model runs in its own process and is restarted if it crashes.
 
 Stops on Ctrl-C or SIGTERM: in-flight requests get --shutdown-timeout seconds to finish; a second signal exits
 immediately. SIGHUP reloads settings without interrupting requests.

@@ -67,14 +67,14 @@ def command(
     file: Annotated[Path | None, typer.Argument(metavar="FILE", help="File with the statement.")] = None,
     statement: Annotated[str | None, typer.Option("-c", metavar="SQL", help="The statement.")] = None,
     form: Annotated[SqlFormat, typer.Option("--format", help="Form of the result.")] = SqlFormat.TABLE,
-    role: Annotated[str | None, typer.Option(help="See only what this role may.")] = None,
+    role: Annotated[str | None, typer.Option(help="See only what this role may see.")] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Show the plan instead.")] = False,
     model: Annotated[
         str | None,
-        typer.Option(metavar="MODEL", help="Answers ai() and its like. [default: the shipped one]"),
+        typer.Option(metavar="MODEL", help="Model of AI functions, as ai(). [default: the bundled one]"),
     ] = None,
     max_tokens: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Tokens that the statement may take of models.")
+        int | None, typer.Option(min=1, metavar="N", help="Most tokens of models for the statement.")
     ] = None,
     max_ai_rows: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Rows that models may compute for it.")
@@ -84,7 +84,7 @@ def command(
         typer.Option(
             min=0,
             metavar="USD",
-            help="Dollars that models may cost: this machine's time, and what providers bill.",
+            help="Most dollars that models may cost: this machine's time, and what providers bill.",
         ),
     ] = None,
     *,

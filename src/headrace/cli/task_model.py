@@ -34,7 +34,7 @@ ModelFlag = Annotated[
     str | None,
     typer.Option(
         "--model",
-        help="Folder, OWNER/NAME or shipped model; with --server a name that it serves, without one the first"
+        help="Folder, OWNER/NAME or bundled model; with --server a name that it serves, without one the first"
         " that can do this.",
         metavar="MODEL",
         autocompletion=complete_model,

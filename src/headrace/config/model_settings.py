@@ -29,7 +29,7 @@ class ModelSettings(Struct, frozen=True, kw_only=True):
     quantization: Annotated[
         Quantization,
         Setting(
-            help="weight format to run in; auto and keep: as stored (the shipped mini: int8); "
+            help="weight format to run in; auto and keep: as stored (the bundled mini: int8); "
             "others quantize on load",
             values=one_of(Quantization),
             scopes=_MODEL,
@@ -48,7 +48,7 @@ class ModelSettings(Struct, frozen=True, kw_only=True):
     quality: Annotated[
         Mapping[str, float] | None,
         Setting(
-            help="refuse to load a form of a model whose measured KL divergence from its reference, in nats, "
+            help="refuse to load a quantized model whose measured KL divergence from its reference, in nats, "
             "is higher, or was never measured",
             values=QUALITY,
             shown_default="none",
@@ -89,8 +89,8 @@ class ModelSettings(Struct, frozen=True, kw_only=True):
     pp: Annotated[
         int,
         Setting(
-            help="processes that have some of the layers each (pipeline parallelism), for a model that is "
-            "too large for one; a budget of memory is that of each process",
+            help="processes over which the layers are split (pipeline parallelism), for a model that is "
+            "too large for one process; a memory budget applies to each process",
             values=integer(1, MAX_STAGES),
             scopes=_MODEL,
             aliases=("--pipeline-parallel-size",),
@@ -124,7 +124,7 @@ class ModelSettings(Struct, frozen=True, kw_only=True):
     speculative: Annotated[
         Speculative,
         Setting(
-            help="draft tokens and verify several in one step where that pays; never changes them",
+            help="draft tokens and verify several in one step where that pays; never changes the output",
             values=one_of(Speculative),
             scopes=_MODEL,
         ),
@@ -150,7 +150,7 @@ class ModelSettings(Struct, frozen=True, kw_only=True):
     share: Annotated[
         float,
         Setting(
-            help="the model's part of the cores, relative to other models, while all are busy",
+            help="the model's share of the cores, relative to other models, while all are busy",
             values=number(0.01, 1000.0, "parts"),
             scopes=_MODEL,
         ),
@@ -166,8 +166,8 @@ class ModelSettings(Struct, frozen=True, kw_only=True):
     slo: Annotated[
         Mapping[str, float] | None,
         Setting(
-            help="targets of the time to the first token and per token after it; "
-            "a model with targets goes before models without",
+            help="targets of the time to first token and per token after it; "
+            "a model with targets is computed before models without",
             values=SLO,
             shown_default="none",
             scopes=_MODEL,

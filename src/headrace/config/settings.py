@@ -64,13 +64,13 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
     memory: Annotated[
         int | None,
         Setting(
-            help="memory for all models together", values=SIZE, shown_default="what is free at the start"
+            help="memory for all models together", values=SIZE, shown_default="free memory at startup"
         ),
     ] = None
     keep_alive: Annotated[
         float,
         Setting(
-            help="time after which an unused model is unloaded; never: only where another needs the memory",
+            help="time after which an unused model is unloaded; never: only if another needs the memory",
             values=IDLE_SECONDS,
             shown_default="never",
             scopes=("server", "model", "request"),
@@ -83,7 +83,7 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
     load_on_demand: Annotated[
         bool,
         Setting(
-            help="load also shipped and hub models that clients name, not only configured ones",
+            help="also load bundled and hub models that clients name, not only configured ones",
             values=SWITCH,
             shown_default="false",
         ),
@@ -100,7 +100,7 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
     override_generation_config: Annotated[
         Mapping[str, object] | None,
         Setting(
-            help="sampling parameters of requests that say nothing else, over the model's own, "
+            help="default sampling parameters of requests, in place of the model's own, "
             'such as {"temperature": 0.7, "max_tokens": 512}',
             values=OBJECT,
             shown_default="none",
@@ -175,7 +175,7 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
     prices: Annotated[
         Mapping[str, object] | None,
         Setting(
-            help="prices that go before those of the price list, in dollars per million tokens, such as "
+            help="prices that override the price list, in dollars per million tokens, such as "
             '{"openai/gpt-5": {"input": 1.25, "output": 10}}',
             values=OBJECT,
             shown_default="none",
@@ -184,7 +184,7 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
     cache: Annotated[
         Mapping[str, object] | None,
         Setting(
-            help='keep answers and give them again, such as {"exact": "auto", "near": "draft", "ttl": "7d"}',
+            help='response cache, such as {"exact": "auto", "near": "draft", "ttl": "7d"}',
             values=OBJECT,
             shown_default="none",
         ),
@@ -192,8 +192,8 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
     journal: Annotated[
         Mapping[str, object] | None,
         Setting(
-            help="folder that keeps requests while they run, so that they go on after the server was killed; "
-            'in the file a table, such as {"folder": "journal", "fsync": "power"}',
+            help="folder of the journal, by which requests continue after the server was killed; "
+            'in headrace.toml a table, such as {"folder": "journal", "fsync": "power"}',
             values=JOURNAL,
             shown_default="none",
         ),
@@ -253,7 +253,7 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
     mcp: Annotated[
         Mapping[str, object] | None,
         Setting(
-            help='servers of tools by name, such as {"shop": {"command": ["shop-mcp"], "allow": ["find_*"]}}',
+            help='MCP servers by name, such as {"shop": {"command": ["shop-mcp"], "allow": ["find_*"]}}',
             values=OBJECT,
             shown_default="none",
         ),
@@ -269,14 +269,14 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
     node_usd_per_hour: Annotated[
         float,
         Setting(
-            help="what this machine costs its owner; its models' work is booked as shares of it",
+            help="what this machine costs; the ledger divides it among requests of its models",
             values=number(0, 100_000, "dollars"),
         ),
     ] = 0.0
     any_model_name: Annotated[
         bool,
         Setting(
-            help="answer with the default model where clients name one that is not served",
+            help="answer with the default model if clients name one that is not served",
             values=SWITCH,
             shown_default="false",
         ),
@@ -306,8 +306,8 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
     api_key: Annotated[
         tuple[str, ...],
         Setting(
-            help="keys that clients must send, with the scope infer; several are separated by commas, the"
-            " commands that ask a server send the first",
+            help="keys that clients must send, with the scope infer; several are separated by commas;"
+            " commands that ask a server send the first one",
             values=texts("key[,key]"),
             shown_default="none",
         ),
@@ -360,14 +360,14 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
     max_queued_tokens: Annotated[
         int,
         Setting(
-            help="tokens of prompts that wait for their turn; beyond them requests get 503",
+            help="maximum prompt tokens in the queue; beyond it requests get 503",
             values=integer(1, unit="tokens"),
         ),
     ] = 2**22
     log_requests: Annotated[
         bool,
         Setting(
-            help="keep a line for each request in the store; else the latest 1,000 of each key are in memory",
+            help="keep a line for each request in the store; otherwise the latest 1,000 of each key in memory",
             values=SWITCH,
             shown_default="false",
         ),
@@ -383,7 +383,7 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
         float, Setting(help="how long requests are kept", values=number(0, 36_500, "days"))
     ] = 30.0
     log_content: Annotated[
-        bool, Setting(help="keep also what requests say", values=SWITCH, shown_default="false")
+        bool, Setting(help="also keep the content of requests", values=SWITCH, shown_default="false")
     ] = False
     log_format: Annotated[
         LogFormat,
@@ -438,7 +438,7 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
         Setting(
             help="syntax of tool calls, e.g. hermes",
             values=text("name"),
-            shown_default="told by the chat template",
+            shown_default="detected from the chat template",
         ),
     ] = None
     shutdown_timeout: Annotated[

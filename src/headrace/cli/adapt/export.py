@@ -27,8 +27,8 @@ Examples:
 
 @takes_settings("store")
 def command(
-    file: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="Where to.")] = None,
-    key: Annotated[str | None, typer.Option(help="Of this key only.")] = None,
+    file: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="The file to write.")] = None,
+    key: Annotated[str | None, typer.Option(help="Only examples of this key.")] = None,
     *,
     settings: Settings,
 ) -> None:

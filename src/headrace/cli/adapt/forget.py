@@ -24,9 +24,9 @@ Examples:
 
 @takes_settings("store")
 def command(
-    key: Annotated[str | None, typer.Option(help="All of this key.")] = None,
-    reply: Annotated[str | None, typer.Option(help="The reply of this id.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All that there is.")] = False,
+    key: Annotated[str | None, typer.Option(help="Delete all examples of this key.")] = None,
+    reply: Annotated[str | None, typer.Option(help="Delete the example of the reply with this id.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Delete all examples.")] = False,
     json: JsonFlag = False,
     *,
     settings: Settings,

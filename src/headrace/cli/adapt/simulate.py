@@ -24,7 +24,7 @@ Examples:
 
 def command(
     students: Annotated[int, typer.Option(min=1, max=100_000, help="Simulated students.")] = 1000,
-    margin: Annotated[float, typer.Option(help="Part of answers by which a student may be worse.")] = 0.02,
+    margin: Annotated[float, typer.Option(help="Share of answers by which a student may be worse.")] = 0.02,
     alpha: Annotated[float, typer.Option(help="Probability that a worse one is ever proposed.")] = 0.05,
     better: Annotated[
         float | None, typer.Option(help="How much more often they are right; default: -margin.")

@@ -39,7 +39,7 @@ Shapley value: the parts sum to what all layers save together. ALONE is what a l
 what is lost without it. A cost is the busy time of this machine at node_usd_per_hour; idle time is not in it.
 --engine also runs the stack on real engines, layer after layer, and says how wrong the simulator was.
 
-The small model is the shipped mini. The large one has random weights: its speed is measured, its answers are
+The small model is the bundled mini. The large one has random weights: its speed is measured, its answers are
 taken to be right. With --api it is a model of a provider at its price.
 
 \b
@@ -66,10 +66,10 @@ def command(
         str | None, typer.Option(metavar="PROVIDER/MODEL", help="The large model is this one, at its price.")
     ] = None,
     risk: Annotated[
-        float, typer.Option(min=0.001, max=0.5, help="What may be wrong of cheap answers, with 95 %.")
+        float, typer.Option(min=0.001, max=0.5, help="Share of cheap answers that may be wrong (95 %).")
     ] = 0.05,
     plant: Annotated[
-        float, typer.Option(min=0, max=0.5, help="Add a layer that burns this part, to check the values.")
+        float, typer.Option(min=0, max=0.5, help="Add a layer that wastes this share, as a check.")
     ] = 0.0,
     repeats: Annotated[int, typer.Option(min=1, max=20, help="Rounds of the calibration.")] = 5,
     engine_requests: Annotated[int, typer.Option(min=1, help="Of the traffic's first, with --engine.")] = 60,

@@ -24,9 +24,9 @@ Example:
 @takes_settings("host", "port", "api_key", "admin_api_key")
 def command(
     replica: Annotated[
-        int, typer.Argument(metavar="REPLICA", help="Its number, of `headrace cluster status`.")
+        int, typer.Argument(metavar="REPLICA", help="Its number in `headrace cluster status`.")
     ],
-    model: Annotated[str | None, typer.Option(help="Name of the model; the default one without.")] = None,
+    model: Annotated[str | None, typer.Option(help="Name of the model [default: the default model].")] = None,
     json: JsonFlag = False,
     *,
     settings: Settings,

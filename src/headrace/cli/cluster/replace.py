@@ -22,7 +22,7 @@ Example:
 
 @takes_settings("host", "port", "api_key", "admin_api_key")
 def command(
-    model: Annotated[str | None, typer.Option(help="Name of the model; the default one without.")] = None,
+    model: Annotated[str | None, typer.Option(help="Name of the model [default: the default model].")] = None,
     json: JsonFlag = False,
     *,
     settings: Settings,

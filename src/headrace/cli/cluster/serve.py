@@ -46,9 +46,9 @@ def command(
     ] = None,
     max_replicas: Annotated[int | None, typer.Option("--max", help="Most replicas.")] = None,
     prefill: Annotated[
-        int | None, typer.Option(help="Replicas that read prompts for those that decode.")
+        int | None, typer.Option(help="Replicas that only compute prompts, with --decode.")
     ] = None,
-    decode: Annotated[int | None, typer.Option(help="Replicas that decode, with --prefill.")] = None,
+    decode: Annotated[int | None, typer.Option(help="Replicas that only decode, with --prefill.")] = None,
     launcher: Annotated[str | None, typer.Option(help="local (default) or ray.")] = None,
     *,
     read_settings: Callable[[], Settings],
