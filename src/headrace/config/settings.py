@@ -367,7 +367,7 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
     log_requests: Annotated[
         bool,
         Setting(
-            help="keep a line for each request in the store; otherwise the latest 1,000 of each key in memory",
+            help="keep a line per request in the store; otherwise the latest 1,000 of each key in memory",
             values=SWITCH,
             shown_default="false",
         ),
