@@ -32,20 +32,20 @@ from headrace.ops.value import Ints
 from headrace.weights.checkpoint import open_checkpoint
 from headrace.weights.hub.resolver import resolve
 
-HELP = """Make a model smaller by leaving out what does least on a text. Writes a folder of safetensors, which
-transformers and other servers load as any model.
+HELP = """Make a model smaller by leaving out the parts that contribute least on a text. Writes a folder of
+safetensors, which transformers and other servers load like any model.
 
 --drop-layers leaves out the layers that change their input least (block influence). --ffn keeps a share of
 the channels of each MLP, --heads N keeps N query heads in each layer, --experts N keeps N experts of each
 mixture: those that are largest on the text. These make a model smaller and faster, and worse: 25 % of the
 layers are a lot. --sparsity sets single weights to 0 instead (SparseGPT or Wanda; --pattern 2:4: two of each
-four). That loses less, and makes no model faster: zeros are stored and multiplied as any other weight.
+four). That loses less, but makes no model faster: zeros are stored and multiplied like any other weight.
 
-The text is --calibrate's; `builtin`, the default, is what the model writes itself. The result is measured
-against IN before it takes its place, and the figures go into its card and headrace.json. --max-kl refuses
-what is worse: exit code 1, and nothing is written. A pruned model drafts for the one that it came from:
-headrace serve IN --speculative-model OUT. --heal DATA trains it in the same command, with IN as the teacher
-(see headrace distil); a run that was killed goes on.
+The text is --calibrate FILE; by default (`builtin`) the model writes it. The result is measured against IN
+before it is put in place, and the figures go into its card and headrace.json. With --max-kl a worse result is
+not written: exit code 1. A pruned model can be a draft model of the original: headrace serve IN
+--speculative-model OUT. --heal DATA trains it in the same command, with IN as the teacher (see headrace
+distil); a run that was killed resumes.
 
 \b
 Examples:

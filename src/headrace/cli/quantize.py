@@ -49,16 +49,16 @@ end shows. Folder: {", ".join(safetensors_export.TYPES)}.
 int4 is Headrace's own, what loading makes, and only headrace reads it; other integers have the format of
 compressed-tensors. Tokenizer, chat template and config are copied.
 
---method gptq rounds the matrices of layers on a text, so that what one weight loses the next ones make up
-for: a fraction of the loss of plain rounding, at the same size and speed. The text is --calibrate's, or what
-the model writes itself; choose one like the traffic that the model is for. It works for int4 and w4a16
-folders (w4a16 with groups of 32), q4_0, q4_k and q5_k. A run that was killed goes on where it was.
+--method gptq calibrates the rounding on a text, so that the next weights compensate the error of one: a
+fraction of the loss of plain rounding, at the same size and speed. The text is --calibrate FILE, or the model
+writes it; choose one like the model's later traffic. It works for int4 and w4a16 folders (w4a16 with groups
+of 32), q4_0, q4_k and q5_k. A run that was killed resumes.
 
-What is written is measured against IN before it takes its place, and the figures go into its card and
-headrace.json. --max-kl refuses what is worse: exit code 1, and nothing is written.
+The result is measured against IN before it is put in place, and the figures go into its card and
+headrace.json. With --max-kl a worse result is not written: exit code 1.
 
---kv-balance finds factors on the same text that make keys lose less as codes (--kv-cache-dtype int8, k8v4 and
-int4); --kv-bits 6 also which layers keep 4 and which 8 bits (--kv-cache-dtype mixed). Both go into
+--kv-balance finds factors on the same text that make quantized keys lose less (--kv-cache-dtype int8, k8v4
+and int4); --kv-bits 6 also which layers keep 4 and which 8 bits (--kv-cache-dtype mixed). Both go into
 headrace.json, the weights stay as they are.
 
 \b

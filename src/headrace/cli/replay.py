@@ -15,8 +15,8 @@ from headrace.errors import UsageError
 HELP = """Compute requests of the journal again, and say whether they give the same bytes.
 
 ID is that of a request or of its reply. The journal is read from its folder (--journal, or [journal] of
-headrace.toml), also while a server writes it; the models are loaded here. Exit code 1 where a reply differs,
-with --with only where one fails. --node-usd-per-hour gives seconds a price.
+headrace.toml), also while a server writes it; the command loads the models itself. The exit code is 1 if a
+reply differs, with --with only if one fails. --node-usd-per-hour gives seconds a price.
 
 \b
 Examples:

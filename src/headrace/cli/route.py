@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 HELP = """Show how requests are routed, and calibrate cascades. Needs the server, at --host and --port.
 
-`explain` shows the targets in the order in which they would be asked, without asking any. `calibrate` asks
-both models of a cascade each request of FILE (JSON lines with prompt or messages, and label where the right
-answer is known) and certifies from which score on at most a part --risk of the small model's answers is
-wrong. Lines that have score and is_wrong, small_model and large_model are not asked again.
+`explain` shows the targets in the order in which they would be asked, without asking any. `calibrate` sends
+each request of FILE (JSON lines with prompt or messages, and label if the right answer is known) to both
+models of a cascade, and certifies a score above which at most the share --risk of the small model's answers
+is wrong. Lines that have score and is_wrong, small_model and large_model are not sent again.
 
 \b
 Examples:

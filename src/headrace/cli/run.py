@@ -30,7 +30,7 @@ HELP = """Stream an answer to a prompt, or chat in the terminal.
 
 MODEL is a folder, x.gguf, OWNER/NAME of the hub, or a bundled model; without one it is mini, which ships with
 headrace and knows shell commands and SQL. A single argument is MODEL when it is an existing folder, a .gguf
-file, OWNER/NAME, a shipped name or starts with ./ ../ / or ~/ ; anything else is PROMPT.
+file, OWNER/NAME, a bundled name or starts with ./ ../ / or ~/ ; anything else is PROMPT.
 
 Text that is piped in is appended to PROMPT; without a PROMPT, or with "-", it is the prompt. Without either,
 on a terminal, it is a chat. The answer goes to stdout, everything else to stderr.

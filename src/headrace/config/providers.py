@@ -52,7 +52,7 @@ class ProviderSettings(Struct, frozen=True, kw_only=True):
     kind: Annotated[
         str | None,
         Setting(
-            help="provider or server whose ways this one has, such as openai or vllm",
+            help="provider or server program that this one is, such as openai or vllm",
             values=text("name"),
             shown_default="its own name, where that is known",
         ),
@@ -68,7 +68,7 @@ class ProviderSettings(Struct, frozen=True, kw_only=True):
     api_key_env: Annotated[
         str | None,
         Setting(
-            help="environment variable with its key; it goes before a key of `headrace providers add`",
+            help="environment variable with its key; it overrides a key of `headrace providers add`",
             values=text("variable"),
             shown_default="the kind's",
         ),
@@ -89,7 +89,7 @@ class ProviderSettings(Struct, frozen=True, kw_only=True):
     allow_private: Annotated[
         bool,
         Setting(
-            help="connect also where a public name leads to a private address",
+            help="connect even if a public name resolves to a private address",
             values=SWITCH,
             shown_default="false",
         ),
@@ -141,7 +141,7 @@ class RemoteModelSettings(Struct, frozen=True, kw_only=True):
     tier: Annotated[
         TierName,
         Setting(
-            help="way of processing that is asked of the provider, and whose price is taken",
+            help="service tier that is requested from the provider, and whose price is booked",
             values=one_of(TierName),
         ),
     ] = "standard"
@@ -159,16 +159,16 @@ class RemoteModelSettings(Struct, frozen=True, kw_only=True):
     on_break: Annotated[
         BreakName,
         Setting(
-            help="what happens where an answer breaks off: an error, or a target that can goes on from the "
-            "text that was given; tool calls, reasoning, constraints and several choices end with the error",
+            help="what happens if an answer breaks off: an error, or a target that can continue the text does "
+            "so; tool calls, reasoning, constraints and several choices always end with the error",
             values=one_of(BreakName),
         ),
     ] = "error"
     hedge: Annotated[
         bool,
         Setting(
-            help="ask the next target too where the first has said nothing for longer than it does in 95 % "
-            "of cases; of at most 5 % of requests",
+            help="also ask the next target if the first has sent nothing for longer than in 95 % of its "
+            "requests; for at most 5 % of requests",
             values=SWITCH,
             shown_default="false",
         ),
@@ -176,8 +176,8 @@ class RemoteModelSettings(Struct, frozen=True, kw_only=True):
     cache: Annotated[
         bool,
         Setting(
-            help="with [cache]: keep its answers to requests with temperature 0 and give them again; a "
-            "provider might answer otherwise the next time",
+            help="with [cache]: cache its answers to requests with temperature 0, although the provider "
+            "might answer differently the next time",
             values=SWITCH,
             shown_default="false",
         ),

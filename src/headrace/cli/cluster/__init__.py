@@ -1,10 +1,10 @@
 """`headrace cluster`: models that are served by several processes each."""
 
-HELP = """Serve models by several processes each (replicas), and manage these.
+HELP = """Serve each model by several processes (replicas), and manage these.
 
-Requests go to the replica that is expected to answer first, given what each has in its cache. Where a replica
-ends or hangs, its requests go on in another one, with the same bytes. The table [cluster] of headrace.toml
-says the same for `headrace serve`.
+Requests go to the replica that is expected to answer first, given what each has in its cache. If a replica
+dies or hangs, another one continues its requests, with the same bytes. The table [cluster] of headrace.toml
+makes `headrace serve` do the same.
 
 \\b
 Examples:
@@ -16,6 +16,6 @@ Examples:
 COMMANDS = {
     "serve": "Serve models over HTTP, each by several replicas.",
     "status": "The replicas of a running server: load and cache.",
-    "drain": "End a replica; its requests go on elsewhere.",
-    "replace": "Start all replicas anew without a failed request.",
+    "drain": "Stop a replica; others continue its requests.",
+    "replace": "Restart all replicas without a failed request.",
 }
