@@ -17,7 +17,7 @@ from headrace.cli.server_call import call_server
 from headrace.cli.terminal import JsonFlag, note, print_json, print_json_lines, print_table
 from headrace.config.settings import Settings
 
-HELP = """List the latest requests of the server at --host and --port: those of your key, with an admin key all.
+HELP = """List the latest requests of the server at --host and --port: of your key, or with an admin key all.
 
 Running requests are included. Ended ones are in the server's memory, with --log-requests in its store, and
 with --journal in its journal, also from before a restart. `headrace explain ID` shows where the time of a

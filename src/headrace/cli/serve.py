@@ -15,7 +15,7 @@ from headrace.config.providers import key_variables
 from headrace.config.settings import SETTINGS, Settings
 from headrace.workers.spawn import Spawner, hide, turns_file
 
-HELP = """Serve models over HTTP, with the APIs of OpenAI, Anthropic, Google and Ollama; /docs lists endpoints.
+HELP = """Serve models over HTTP by the APIs of OpenAI, Anthropic, Google and Ollama; /docs lists endpoints.
 
 Without MODELS, and without [models] in headrace.toml, the bundled models are served. The first one is loaded
 at startup; meanwhile requests get 503 with Retry-After. The others load on first use, within --memory. Each

@@ -35,15 +35,15 @@ from headrace.storage.ledger_store import ledger_store
 
 HELP = """Show what requests cost, from the ledger in the store.
 
-Without ACTION: sums by --by, of the days from --since to --until (UTC). ESTIMATED is the part that is an upper
-bound or counted by this server, because the provider reported no usage. UNPRICED attempts are in no sum:
-their price is not known.
+Without ACTION: sums by --by, of the days from --since to --until (UTC). ESTIMATED is the part that is an
+upper bound or counted by this server, because the provider reported no usage. UNPRICED attempts are in no
+sum: their price is not known.
 
 check: whether all entries add up; exit code 1 if anything is wrong. rerate: compute costs again with the
 prices known now for the time of each entry; --write adds corrections. reconcile SOURCE: compare with what the
-provider billed: openai or anthropic (administrator's key in OPENAI_ADMIN_KEY or ANTHROPIC_ADMIN_KEY), or a CSV
-file with the columns day, usd and model; with --write the difference is booked as unexplained. export: rows
-in the columns of FOCUS 1.2.
+provider billed: openai or anthropic (administrator's key in OPENAI_ADMIN_KEY or ANTHROPIC_ADMIN_KEY), or a
+CSV file with the columns day, usd and model; with --write the difference is booked as unexplained. export:
+rows in the columns of FOCUS 1.2.
 
 \b
 Examples:

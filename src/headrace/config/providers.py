@@ -159,8 +159,8 @@ class RemoteModelSettings(Struct, frozen=True, kw_only=True):
     on_break: Annotated[
         BreakName,
         Setting(
-            help="what happens if an answer breaks off: an error, or a target that can continue the text does "
-            "so; tool calls, reasoning, constraints and several choices always end with the error",
+            help="what happens if an answer breaks off: an error, or a target that can continues the text; "
+            "tool calls, reasoning, constraints and several choices always end with the error",
             values=one_of(BreakName),
         ),
     ] = "error"
