@@ -39,7 +39,7 @@ class AdaptSettings(Struct, frozen=True, kw_only=True):
         ),
     ] = None
     sample: Annotated[
-        float, Setting(help="part of the requests that is collected", values=number(0.0001, 1))
+        float, Setting(help="share of the requests that is collected", values=number(0.0001, 1))
     ] = 1.0
     retention: Annotated[
         float, Setting(help="time after which an example is deleted", values=AGE, shown_default="30d")
@@ -60,7 +60,7 @@ class AdaptSettings(Struct, frozen=True, kw_only=True):
     ] = "embed"
     margin: Annotated[
         float,
-        Setting(help="part of answers by which a student may be worse", values=number(0.001, 0.5)),
+        Setting(help="share of answers by which a student may be worse", values=number(0.001, 0.5)),
     ] = 0.02
     alpha: Annotated[
         float,

@@ -58,15 +58,15 @@ class ClusterSettings(Struct, frozen=True, kw_only=True):
     warm: Annotated[
         int,
         Setting(
-            help="most bytes of KV pages that a new replica gets from another one: what that has used most "
-            "recently of its prefix cache",
+            help="most bytes of KV pages that a new replica gets from another one, the most recently used of "
+            "its prefix cache",
             values=SIZE,
         ),
     ] = 64 << 20
     drain_s: Annotated[
         float,
         Setting(
-            help="seconds for a replica that drains to end its replies; those that are left go on elsewhere, "
+            help="seconds that a draining replica has to finish its replies; other replicas continue the rest, "
             "with the pages of their prompts",
             values=number(0, 86_400),
         ),
@@ -81,16 +81,16 @@ class ClusterSettings(Struct, frozen=True, kw_only=True):
     ] = "local"
     listen: Annotated[
         str,
-        Setting(help="address of this machine that replicas of Ray connect to", values=text("address")),
+        Setting(help="address of this machine that replicas on Ray connect to", values=text("address")),
     ] = "127.0.0.1"
     idle_s: Annotated[
-        float, Setting(help="seconds without need after which a replica is ended", values=number(0.1, 86_400))
+        float, Setting(help="seconds after which an unneeded replica is stopped", values=number(0.1, 86_400))
     ] = 60.0
     hang_s: Annotated[
         float,
         Setting(
-            help="seconds without a step after which a replica is ended and its requests go on elsewhere; "
-            "ten times its longest step where that is more",
+            help="seconds without a step after which a replica is killed and others continue its requests; "
+            "ten times its longest step if that is longer",
             values=number(0.5, 3600),
         ),
     ] = 10.0

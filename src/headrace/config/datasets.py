@@ -135,7 +135,7 @@ class SqlLimits(Struct, frozen=True, kw_only=True):
         100_000
     )
     ai_tokens: Annotated[
-        int, Setting(help="tokens that a statement may take of models", values=integer(1))
+        int, Setting(help="most prompt and generated tokens for a statement", values=integer(1))
     ] = 20_000_000
     ai_seconds: Annotated[
         float, Setting(help="in which models compute for a statement, besides `seconds`", values=SECONDS)
