@@ -66,7 +66,7 @@ class ClusterSettings(Struct, frozen=True, kw_only=True):
     drain_s: Annotated[
         float,
         Setting(
-            help="seconds that a draining replica has to finish its replies; other replicas continue the rest, "
+            help="seconds that a draining replica has to finish its replies; others continue the rest, "
             "with the pages of their prompts",
             values=number(0, 86_400),
         ),
