@@ -38,28 +38,28 @@ class CacheSettings(Struct, frozen=True, kw_only=True):
     exact: Annotated[
         ExactMode,
         Setting(
-            help="auto: answer a request that was answered before, where its answer is the same by contract",
+            help="auto: answer an identical request from the cache, if the model would give the same answer",
             values=one_of(ExactMode),
         ),
     ] = "auto"
     near: Annotated[
         NearMode,
         Setting(
-            help="what the nearest earlier answer is good for. draft: it is the request's prediction, which "
-            "changes no byte; answer: also the reply itself, to requests that ask for it and where a "
-            "certificate allows it",
+            help="use of the answer to the most similar question. draft: as the request's prediction, which "
+            "changes no byte; answer: also as the reply, for requests that ask for it and if a certificate "
+            "allows it",
             values=one_of(NearMode),
         ),
     ] = "off"
     risk: Annotated[
         float,
         Setting(
-            help="part of near answers that may be wrong (with 95 % confidence)", values=number(0.001, 0.5)
+            help="share of near answers that may be wrong (95 % confidence)", values=number(0.001, 0.5)
         ),
     ] = 0.02
-    bytes: Annotated[int, Setting(help="room on the disk", values=SIZE, shown_default="1GiB")] = 2**30
+    bytes: Annotated[int, Setting(help="size on the disk", values=SIZE, shown_default="1GiB")] = 2**30
     ttl: Annotated[
-        float, Setting(help="time after which an answer is forgotten", values=AGE, shown_default="7d")
+        float, Setting(help="time after which an answer is deleted", values=AGE, shown_default="7d")
     ] = 7.0 * 86_400
     scope: Annotated[
         CacheScope,

@@ -25,14 +25,14 @@ class Acceleration(Struct, frozen=True, kw_only=True):
 
     refresh: Annotated[
         Refresh,
-        Setting(help="copy all again, or only what is later than the copy", values=one_of(Refresh)),
+        Setting(help="copy all rows again, or only newer ones", values=one_of(Refresh)),
     ] = "full"
     time_column: Annotated[
         str | None,
-        Setting(help="column by which append tells what is later", values=text("column")),
+        Setting(help="column by which append finds newer rows", values=text("column")),
     ] = None
     every_s: Annotated[
-        float, Setting(help="seconds after which the copy is made anew; 0: on request only", values=SECONDS)
+        float, Setting(help="seconds after which the copy is renewed; 0: on request only", values=SECONDS)
     ] = 0.0
 
 
@@ -44,7 +44,7 @@ class DatasetIndex(Struct, frozen=True, kw_only=True):
 
     text: Annotated[tuple[str, ...], Setting(help="columns that are searched", values=_COLUMNS)] = ()
     key: Annotated[
-        str, Setting(help="column that tells rows apart; none of its values twice", values=_COLUMN)
+        str, Setting(help="column that identifies rows; its values are unique", values=_COLUMN)
     ] = "id"
     title: Annotated[str | None, Setting(help="column of titles", values=_COLUMN, shown_default="none")] = (
         None
@@ -126,10 +126,10 @@ class DatasetSettings(Struct, frozen=True, kw_only=True):
 class SqlLimits(Struct, frozen=True, kw_only=True):
     """What a statement may take, and its key's role."""
 
-    seconds: Annotated[float, Setting(help="of a statement, then it is ended", values=SECONDS)] = 30.0
-    memory: Annotated[int, Setting(help="of a statement", values=SIZE, shown_default="1GiB")] = 2**30
-    rows: Annotated[int, Setting(help="rows of a reply", values=integer(1))] = 100_000
-    bytes: Annotated[int, Setting(help="bytes of a reply", values=SIZE, shown_default="64MiB")] = 2**26
+    seconds: Annotated[float, Setting(help="time limit of a statement", values=SECONDS)] = 30.0
+    memory: Annotated[int, Setting(help="limit of a statement", values=SIZE, shown_default="1GiB")] = 2**30
+    rows: Annotated[int, Setting(help="most rows of a reply", values=integer(1))] = 100_000
+    bytes: Annotated[int, Setting(help="most bytes of a reply", values=SIZE, shown_default="64MiB")] = 2**26
     parallel: Annotated[int, Setting(help="statements of a key at the same time", values=integer(1, 64))] = 2
     ai_rows: Annotated[int, Setting(help="rows that models compute for a statement", values=integer(1))] = (
         100_000
@@ -138,11 +138,11 @@ class SqlLimits(Struct, frozen=True, kw_only=True):
         int, Setting(help="most prompt and generated tokens for a statement", values=integer(1))
     ] = 20_000_000
     ai_seconds: Annotated[
-        float, Setting(help="in which models compute for a statement, besides `seconds`", values=SECONDS)
+        float, Setting(help="time of models for a statement, besides `seconds`", values=SECONDS)
     ] = 3600.0
     ai_memo: Annotated[
         int,
-        Setting(help="values of models that are kept, of all keys", values=SIZE, shown_default="256MiB"),
+        Setting(help="size of the stored values of models, of all keys", values=SIZE, shown_default="256MiB"),
     ] = 2**28
     role: Annotated[
         str | None,

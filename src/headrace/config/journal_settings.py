@@ -43,29 +43,29 @@ class JournalSettings(Struct, frozen=True, kw_only=True):
     fsync: Annotated[
         FsyncPolicy,
         Setting(
-            help="what clients see only after it is safe from. crash: the end of the process; power: also a "
-            "power cut, which waits for the disk; off: nothing, records are written five times a second",
+            help="what a reply survives before the client sees it. crash: the end of the process; power: also a "
+            "power cut (waits for the disk); off: neither, records are written five times a second",
             values=one_of(FsyncPolicy),
         ),
     ] = "crash"
     bytes: Annotated[
-        int, Setting(help="room on the disk: the oldest requests go first", values=SIZE, shown_default="1GiB")
+        int, Setting(help="size; beyond it the oldest requests are deleted", values=SIZE, shown_default="1GiB")
     ] = 2**30
     max_age: Annotated[
-        float, Setting(help="time after which a request is forgotten", values=AGE, shown_default="7d")
+        float, Setting(help="time after which a request is deleted", values=AGE, shown_default="7d")
     ] = 7.0 * 86_400
     on_full: Annotated[
         FullPolicy,
         Setting(
-            help="what happens where the disk takes nothing. refuse: new requests get 507; pause: they are "
-            "answered with a warning, and would be lost with the server",
+            help="what happens if the disk is full. refuse: new requests get 507; pause: they are answered "
+            "with a warning, but not recorded",
             values=one_of(FullPolicy),
         ),
     ] = "refuse"
     key_file: Annotated[
         Path | None,
         Setting(
-            help="file with a secret under which everything is encrypted",
+            help="file with the secret that encrypts all records",
             values=path("file"),
             shown_default="none",
         ),

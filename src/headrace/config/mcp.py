@@ -41,12 +41,12 @@ class OAuthSettings(Struct, frozen=True, kw_only=True):
 
     grant: Annotated[
         Grant,
-        Setting(help="a person logs in (`headrace mcp login`), or this program does", values=one_of(Grant)),
+        Setting(help="a person logs in (`headrace mcp login`), or Headrace does", values=one_of(Grant)),
     ] = "authorization_code"
     client_id: Annotated[
         str | None,
         Setting(
-            help="id of this client, where the server has given one",
+            help="id of this client, if it is already registered",
             values=text("id"),
             shown_default="registered at login",
         ),
@@ -99,12 +99,12 @@ class McpSettings(Struct, frozen=True, kw_only=True):
         Setting(help="program that speaks MCP on stdin and stdout", values=WORDS, shown_default="none"),
     ] = ()
     args: Annotated[
-        tuple[str, ...], Setting(help="further arguments of it", values=WORDS, shown_default="none")
+        tuple[str, ...], Setting(help="further arguments of the program", values=WORDS, shown_default="none")
     ] = ()
     env: Annotated[
         Mapping[str, object],
         Setting(
-            help="variables of it, which gets no other ones; env:VARIABLE and file:PATH name secrets",
+            help="environment variables of the program; env:VARIABLE and file:PATH name secrets",
             values=OBJECT,
             shown_default="none",
         ),
@@ -124,7 +124,7 @@ class McpSettings(Struct, frozen=True, kw_only=True):
     oauth: Annotated[
         Mapping[str, object] | None,
         Setting(
-            help="tokens by OAuth for a server over HTTP, see below; {} where nothing needs to be said",
+            help="get tokens by OAuth for a server over HTTP, see below; {}: with the defaults",
             values=OBJECT,
             shown_default="none",
         ),
@@ -140,7 +140,7 @@ class McpSettings(Struct, frozen=True, kw_only=True):
         ),
     ] = ()
     timeout: Annotated[
-        float, Setting(help="time for a call, then the server's connection is ended", values=SECONDS)
+        float, Setting(help="time limit of a call; then the connection is closed", values=SECONDS)
     ] = 30.0
     memory: Annotated[
         int, Setting(help="memory that the program may have", values=SIZE, shown_default="1GiB")
@@ -149,7 +149,7 @@ class McpSettings(Struct, frozen=True, kw_only=True):
         int, Setting(help="bytes of a result; the rest is cut", values=SIZE, shown_default="64KiB")
     ] = 2**16
     images: Annotated[
-        bool, Setting(help="pass images of results on", values=SWITCH, shown_default="false")
+        bool, Setting(help="pass on images in results", values=SWITCH, shown_default="false")
     ] = False
 
 
