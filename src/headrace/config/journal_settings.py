@@ -43,13 +43,13 @@ class JournalSettings(Struct, frozen=True, kw_only=True):
     fsync: Annotated[
         FsyncPolicy,
         Setting(
-            help="what a reply survives before the client sees it. crash: the end of the process; power: also a "
+            help="what a token survives once clients see it. crash: the end of the process; power: also a "
             "power cut (waits for the disk); off: neither, records are written five times a second",
             values=one_of(FsyncPolicy),
         ),
     ] = "crash"
     bytes: Annotated[
-        int, Setting(help="size; beyond it the oldest requests are deleted", values=SIZE, shown_default="1GiB")
+        int, Setting(help="size; beyond it the oldest are deleted", values=SIZE, shown_default="1GiB")
     ] = 2**30
     max_age: Annotated[
         float, Setting(help="time after which a request is deleted", values=AGE, shown_default="7d")
