@@ -41,9 +41,7 @@ SEEN = 10_000  # ids that are remembered
 
 @takes_settings("host", "port", "api_key", "admin_api_key")
 def command(
-    status: Annotated[
-        Status | None, typer.Option(help="Only requests with this status.")
-    ] = None,
+    status: Annotated[Status | None, typer.Option(help="Only requests with this status.")] = None,
     model: Annotated[str | None, typer.Option("--model", "-m", help="Only those of this model.")] = None,
     endpoint: Annotated[str | None, typer.Option(help="Only those of this path.", metavar="PATH")] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of requests.")] = 20,

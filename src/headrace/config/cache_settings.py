@@ -53,9 +53,7 @@ class CacheSettings(Struct, frozen=True, kw_only=True):
     ] = "off"
     risk: Annotated[
         float,
-        Setting(
-            help="share of near answers that may be wrong (95 % confidence)", values=number(0.001, 0.5)
-        ),
+        Setting(help="share of near answers that may be wrong (95 % confidence)", values=number(0.001, 0.5)),
     ] = 0.02
     bytes: Annotated[int, Setting(help="size on the disk", values=SIZE, shown_default="1GiB")] = 2**30
     ttl: Annotated[

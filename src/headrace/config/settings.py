@@ -63,9 +63,7 @@ class Settings(ModelSettings, frozen=True, kw_only=True):
     ] = None
     memory: Annotated[
         int | None,
-        Setting(
-            help="memory for all models together", values=SIZE, shown_default="free memory at startup"
-        ),
+        Setting(help="memory for all models together", values=SIZE, shown_default="free memory at startup"),
     ] = None
     keep_alive: Annotated[
         float,
