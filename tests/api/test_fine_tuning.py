@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,8 @@ from headrace.storage.database import Database
 from headrace.storage.fine_tuning_jobs import FineTuningJobs
 from tiny import tiny_model
 
-for library in ("torch", "transformers", "peft"):
-    pytest.importorskip(library, reason="needs headrace[train]")
+LIBRARIES = ("torch", "transformers", "peft")  # which take seconds to import: the server does
+pytestmark = pytest.mark.skipif(not all(map(find_spec, LIBRARIES)), reason="needs headrace[train]")
 
 KEYS = ("--api-key", "client", "--admin-api-key", "boss", "--adapter-dir", "adapters")
 ANSWER = "pong!"

@@ -21,8 +21,8 @@ CHECKS = (
     "response_schema_conformance,negative_data_rejection"
 )
 
-EXAMPLES = os.environ.get("TEST_API_EXAMPLES", "6")  # of each operation; 500 by `make nightly`
-EVERY = int(os.environ.get("TEST_API_EVERY", "6"))  # body is tried field by field; 1 nightly
+EXAMPLES = os.environ.get("TEST_API_EXAMPLES", "3")  # of each operation; 500 by `make nightly`
+EVERY = int(os.environ.get("TEST_API_EVERY", "12"))  # body is tried field by field; 1 nightly
 HOLDS_ANOTHER = ("/v1/routes/score", "/v1beta/models/{model}:countTokens")
 """The body of these has another path's body as a field."""
 OFF = r"/v1/(adapt/|fine_tuning/|(un)?load_lora_adapter$)"
