@@ -54,9 +54,9 @@ def bodies_once(document: dict[str, Any], paths: list[str]) -> list[str]:
 
 def test_requests_made_from_the_document(served: Running, tmp_path: Path) -> None:
     """Many requests of each operation, valid and not; by a program: the plugin lags behind pytest. Two runs
-    of it at once, since one takes one core, and no more, since each takes seconds to read the document. What is
-    not enabled here answers 501; it has tests of its own. Every value of every field is tried at one path of
-    those that take the same body."""
+    of it at once, since one takes one core, and no more, since each takes seconds to read the document. What
+    is not enabled here answers 501; it has tests of its own. Every value of every field is tried at one path
+    of those that take the same body."""
     document = served.http().get("/openapi.json").json()
     every = sorted(path for path in document["paths"] if not re.match(OFF, path))
     runs = [
