@@ -38,6 +38,7 @@ def test_each_statement_that_is_wanted_is_right_and_no_constant_is() -> None:
         assert not case.is_right(Answer("SELECT NULL")), case.prompt
 
 
+@pytest.mark.nightly
 def test_statements_are_scored_by_their_rows() -> None:
     tables = {"cats": [("name", "Tom|Kit|Mia"), ("age", "1..20")]}
     right = ["SELECT name FROM cats WHERE age > 5"]

@@ -15,7 +15,10 @@ PAGES = [
     *sorted(path for path in (ROOT / "docs").rglob("*.md") if "decisions" not in path.parts),
 ]
 RUN = ("python", "sh")
-LONG = ("quantization", "pruning", "benchmarking")  # pages whose commands compute for long
+LONG = (
+    *("quantization", "pruning", "benchmarking", "classify-and-rerank", "embeddings", "entities"),
+    *("speculation", "adaptive-loop"),
+)  # pages whose commands compute for long; what they use has tests of its own
 
 
 def of_page(page: Path) -> Any:

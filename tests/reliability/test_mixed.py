@@ -21,7 +21,7 @@ from headrace.api.http.request_log import UNREAD
 from headrace.loading.loader import load_model
 from headrace.loading.options import EngineOptions
 
-REQUESTS = int(os.environ.get("TEST_MIXED_REQUESTS", "1000"))  # 10,000 by `make nightly`
+REQUESTS = int(os.environ.get("TEST_MIXED_REQUESTS", "500"))  # 10,000 by `make nightly`
 SIDE_BY_SIDE = 24
 MIB = 2**20
 

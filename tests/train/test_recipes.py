@@ -45,6 +45,7 @@ def test_mini_then_nano_then_their_cards(
     assert "accepted of 4 drafted tokens per step |" in (nano / "README.md").read_text()
 
 
+@pytest.mark.nightly
 def test_a_resumed_run_equals_an_uninterrupted_one(
     made_up_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
