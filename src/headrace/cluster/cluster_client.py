@@ -394,9 +394,8 @@ class ClusterClient:
             return
         if isinstance(done, RequestFailed) and isinstance(done.error, EngineStopped):
             return  # its process is about to end, which is handled there
-        ended = isinstance(done, RequestFinished | RequestFailed)
         if placed.prefilling:  # for another replica: the token is for nobody
-            if ended:
+            if isinstance(done, RequestFinished | RequestFailed):
                 self._moves.prompt_ended(placed)
             return
         self._note(placed, events)

@@ -100,9 +100,7 @@ class ResponseAnswer:
         self._logprobs: list[TokenText] = []  # of tokens whose text has not come out yet
         self._reason: str | None = None
         self._why = "max_output_tokens"
-        self._calls: dict[
-            str, tuple[McpCall | FileSearchCall, int]
-        ] = {}  # those of tools of this server that run
+        self._calls: dict[str, tuple[McpCall | FileSearchCall, int]] = {}  # that run, of this server's tools
 
     def announce(self) -> None:
         """The response exists, and waits where it is queued."""
