@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from headrace.cli import main as command_line
+from headrace.errors import HeadraceError
 
 pytest.importorskip("aiohttp", reason="the extra gateway is not installed")
 sys.path.insert(0, str(Path(__file__).parents[1] / "api"))
@@ -80,3 +81,37 @@ def test_files_that_are_no_pairs(
     Path("pairs.jsonl").write_text(text)
     assert headrace("route", "calibrate", "-m", "auto", "pairs.jsonl") == 2
     assert word in capsys.readouterr().err
+
+
+def test_a_calibration_that_failed_asks_only_for_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked, table = list[str](), '[models.auto]\nroute = "cascade"\ntargets = ["work/small", "work/big"]\n'
+    Path("headrace.toml").write_text(table)
+    questions = [f"Question {n}?" for n in range(200)]
+    Path("pairs.jsonl").write_text("".join(json.dumps({"prompt": one}) + "\n" for one in questions))
+    names = {"small_model": "work http://a/v1 small", "large_model": "work http://a/v1 big"}
+
+    def answer(_settings: object, _method: str, _path: str, body: Any) -> Any:
+        assert body["model"] == "auto"
+        if len(asked) == 120:
+            asked.append("failed")
+            raise HeadraceError("the provider is out of money")
+        asked.append(body["messages"][0]["content"])
+        return {"score": -len(asked), "is_wrong": False, **names}
+
+    monkeypatch.setattr("headrace.cli.route.call_server", answer)
+    words = ("route", "calibrate", "-m", "auto", "pairs.jsonl", "--store", "store.sqlite3", "--risk")
+    assert headrace(*words, "0.05") == 1
+    kept = Path("pairs.jsonl.scored")
+    with kept.open("ab") as file:
+        file.write(b'["torn by a ki')
+    assert headrace(*words, "0.05") == 0
+    assert "120 of 200 pairs were scored before" in capsys.readouterr().err
+    assert headrace(*words, "0.1") == 0
+    assert sorted(asked) == sorted([*questions, "failed"])
+    assert "Question" not in kept.read_text()
+    Path("headrace.toml").write_text(table.replace("big", "new"))
+    assert headrace(*words, "0.05") == 0
+    assert len(asked) == 401, "scores of other settings were used"

@@ -181,7 +181,7 @@ def _image(value: object, at: int, where: str) -> Image:
     url, detail = _text(fields, "url", f"{where}.image_url"), _text(fields, "detail", f"{where}.image_url")
     if not is_image_url(url):
         raise InvalidRequest(
-            f"{where}.image_url.url is neither an https address nor data:image/TYPE;base64,DATA",
+            f"{where}.image_url.url is neither an http or https address nor data:image/TYPE;base64,DATA",
             param=f"{where}.image_url",
         )
     return Image(url or "", at, detail, f"{where}.type")

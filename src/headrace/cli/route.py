@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 
 from headrace.cli.flags import takes_settings
+from headrace.cli.scored_pairs import ScoredPairs
 from headrace.cli.server_call import call_server
 from headrace.cli.terminal import JsonFlag, note, print_json, print_table, status
 from headrace.config.extras import extra_module
@@ -28,7 +28,8 @@ HELP = """Show how requests are routed, and calibrate cascades. Needs the server
 `explain` shows the targets in the order in which they would be asked, without asking any. `calibrate` sends
 each request of FILE (JSON lines with prompt or messages, and label if the right answer is known) to both
 models of a cascade, and certifies a score above which at most the share --risk of the small model's answers
-is wrong. Lines that have score and is_wrong, small_model and large_model are not sent again.
+is wrong. Lines that have score and is_wrong, small_model and large_model are not sent. Scores are kept in
+FILE.scored: after an error, or with another --risk, only what has no score is sent.
 
 \b
 Examples:
@@ -138,11 +139,9 @@ def _calibrate(
 ) -> None:
     gates = extra_module("gateway", "headrace.gateway.gate")
     route = _route_settings(model)
-    lines, scored = _lines(file), list[dict[str, Any]]()
+    pairs = ScoredPairs(file, model, msgspec.json.encode(route))
     with status() as shown:
-        for where, line in enumerate(lines, 1):
-            scored.append(_scored(settings, model, line, where))
-            shown(f"{where:,} of {len(lines):,} pairs")
+        scored = pairs.scores(lambda body: call_server(settings, "POST", "/v1/routes/score", body), shown)
     known = [one for one in scored if one["score"] is not None]
     if len(known) < len(scored):
         note(f"{len(scored) - len(known):,} of {len(scored):,} small answers have no score: left out")
@@ -171,39 +170,6 @@ def _calibrate(
         f"{confidence:.0%} confidence: {found.answered:,} of {found.labeled:,} ({found.share:.1%}) have it, "
         f"{found.wrong:,} of these are wrong"
     )
-
-
-def _lines(file: Path) -> list[dict[str, Any]]:
-    try:
-        lines = file.read_bytes().splitlines()
-    except OSError as error:
-        raise UsageError(f"{file} cannot be read: {error.strerror}") from None
-    found: list[dict[str, Any]] = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            value = msgspec.json.decode(line)
-        except msgspec.MsgspecError as error:
-            raise UsageError(f"{file}, line {number}: {error}") from None
-        if not isinstance(value, dict):
-            raise UsageError(f"{file}, line {number} is no object")
-        found.append(cast("dict[str, Any]", value))
-    return found
-
-
-def _scored(settings: Settings, model: str, line: Mapping[str, Any], where: int) -> dict[str, Any]:
-    """A line with its score, asked for where it has none."""
-    names = ("score", "is_wrong", "small_model", "large_model")
-    if "score" in line:
-        missing = [name for name in names if name not in line]
-        if missing or isinstance(line["score"], bool) or not isinstance(line["score"], int | float):
-            raise UsageError(f"line {where} needs {', '.join(missing) or 'a number as score'}")
-        return {name: line[name] for name in names}
-    body = {name: value for name, value in line.items() if name != "prompt"}
-    if "prompt" in line:
-        body["messages"] = [{"role": "user", "content": line["prompt"]}]
-    return call_server(settings, "POST", "/v1/routes/score", {**body, "model": model})
 
 
 def _one_model(scored: list[dict[str, Any]], name: str) -> str:

@@ -303,8 +303,8 @@ def _check_parts(fields: Mapping[str, object], where: str) -> None:
                 url = cast("dict[str, object]", part).get("image_url")
                 if not is_image_url(url if isinstance(url, str) else None):
                     raise InvalidRequest(
-                        f"{where}.{key}[{index}]: input_image.image_url is neither an https address nor "
-                        "data:image/TYPE;base64,DATA",
+                        f"{where}.{key}[{index}]: input_image.image_url is neither an http or https address "
+                        "nor data:image/TYPE;base64,DATA",
                         param="input",
                     )
             elif isinstance(kind, str) and kind not in _TEXT_PARTS:
