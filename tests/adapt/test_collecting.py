@@ -136,7 +136,9 @@ def test_export_forget_and_retention(tmp_path: Path, embed: Any) -> None:
         settled(store, 3)
         names = [one["key_name"] for one in store.export()]
         assert [one["question"] for one in store.export(names[0])] == ["alpha", "gamma"]
-        assert store.forget(names[0]) == 2 and [one["question"] for one in store.export()] == ["beta"]
+        assert store.forget(names[0]).examples == 2 and [one["question"] for one in store.export()] == [
+            "beta"
+        ]
         data = b"".join(one.read_bytes() for one in tmp_path.glob("store-adapt*"))
         assert b"alpha" not in data and b"beta" in data
         assert len(store.tasks()) == 1  # that of the other key
@@ -200,7 +202,8 @@ def test_commands(tmp_path: Path, embed: Any, command: Any) -> None:
     assert json.loads(command("tasks", "parcels", "--json", *flags))[0]["name"] == "parcels"
     file = tmp_path / "out.jsonl"
     command("export", str(file), *flags)
-    assert len(file.read_text().splitlines()) == 3 and file.stat().st_mode & 0o077 == 0
-    assert json.loads(command("forget", "--all", "--json", *flags)) == {"forgotten": 3}
+    records = [json.loads(line)["record"] for line in file.read_text().splitlines()]
+    assert records == ["example"] * 3 + ["task"] and file.stat().st_mode & 0o077 == 0
+    assert json.loads(command("forget", "--all", "--json", *flags)) == {"forgotten": 3, "students": []}
     command("forget", *flags, code=2)
     command("tasks", "nothing", *flags, code=1)

@@ -16,6 +16,7 @@ from learning import ask, fill, learning_server
 from starlette.requests import Request
 
 from headrace.adapt.examples import ExampleStore
+from headrace.adapt.export import everything
 from headrace.adapt.schema import open_adapt
 from headrace.adapt.served_actions import ServedActions
 from headrace.api.adapt.actions import _is_of_this_machine
@@ -88,10 +89,11 @@ def test_the_loop_over_http_is_that_of_the_commands(tmp_path: Path, embed: Any, 
         assert (last["what"], last["who"]) == ("rolled_back", "a client without a key over HTTP")
         assert "no promoted student" in post("rollback", 400, task=task)["error"]["message"]
         lines = http.get("/v1/adapt/export").text.splitlines()
-        assert [json.loads(one) for one in lines] == store.export()
+        assert [json.loads(one) for one in lines] == everything(store)
         assert http.get("/v1/adapt/export", params={"key": "nobody"}).text == ""
         assert post("forget", 400)["error"]["param"] == "key"
-        assert post("forget", key="k") == {"forgotten": 550} and not store.export()
+        assert post("forget", key="k") == {"forgotten": 550, "students": [made["student"]]}
+        assert not store.export()
 
 
 def test_a_key_without_the_scope_sees_and_changes_nothing(tmp_path: Path, embed: Any) -> None:

@@ -113,7 +113,9 @@ def test_a_student_is_made_judged_promoted_and_taken_back(store: ExampleStore) -
     assert said[0] == ("trained", "headrace") and said[-2:] == [("promoted", "ann"), ("rolled_back", "ann")]
     with pytest.raises(InvalidRequest, match="train another"):
         promote(store, gates, task, ROUTE, "ann")
-    assert store.forget("k") and not registry.students("rolled_back")  # with the data goes what was learned
+    assert store.forget("k").students == [name] and not registry.students(
+        "rolled_back"
+    )  # with the data goes what was learned
 
 
 def test_a_bad_student_is_told_and_never_judged_again(store: ExampleStore) -> None:

@@ -105,7 +105,7 @@ def test_what_is_deleted_is_in_no_training(monkeypatch: pytest.MonkeyPatch) -> N
         train(store, task, SETTINGS, words, wait=killed)
     raise_alert(database, "drift", task, "s-1", "task (card, pin) has changed")
     assert kept_training(database, task) is not None
-    assert store.forget("k") == 250
+    assert store.forget("k").examples == 250
     assert kept_training(database, task) is None and not latest_alerts(database)
     fill(store, 250, first=2000)
     with pytest.raises(InvalidRequest, match="deleted while a student learned"):

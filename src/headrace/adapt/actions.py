@@ -13,10 +13,11 @@ from msgspec import Struct
 from headrace.adapt.alerts import Alert, latest_alerts
 from headrace.adapt.checkpoints import RunningTraining, running_trainings
 from headrace.adapt.evidence import Standing
-from headrace.adapt.examples import ExampleStore
+from headrace.adapt.examples import ExampleStore, Forgotten
 from headrace.adapt.promotion import AUDIT, SHARE, incumbent_of, promote, roll_back, start_shadow
 from headrace.adapt.registry import Card, Decision, Registry
-from headrace.adapt.shadow import Prospect, catch_up, prospects
+from headrace.adapt.rungs.served import remove_adapters
+from headrace.adapt.shadow import Prospect, Written, catch_up, prospects
 from headrace.adapt.tasks import Embed
 from headrace.config.adapt_settings import AdaptSettings
 from headrace.errors import InvalidRequest
@@ -116,10 +117,20 @@ def rename(store: ExampleStore, task: str, name: str) -> None:
     store.rename(wanted.id, shown)
 
 
-def shadow(store: ExampleStore, task: str, embed: Embed, who: str) -> Shadowed:
+def forget(store: ExampleStore, key: str | None, reply: str | None) -> Forgotten:
+    """See `headrace adapt forget`; with neither all is deleted."""
+    gone = store.forget(key, reply)
+    if store.database.exists:
+        remove_adapters(store.database)
+    return gone
+
+
+def shadow(
+    store: ExampleStore, task: str, embed: Embed, who: str, written: Written | None = None
+) -> Shadowed:
     """See `headrace adapt shadow`."""
     student = start_shadow(store, store.task(task).id, who)
-    said = catch_up(store, student, embed)
+    said = catch_up(store, student, embed, written)
     found = [one for one in prospects(store) if one.student == student.id]
     return Shadowed(standing=said, prospect=found[0] if found else None)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +17,8 @@ from headrace.adapt.examples import Example, ExampleStore, Feedback
 from headrace.adapt.fingerprint import Fingerprint
 from headrace.adapt.ladder import gate_name, task_examples
 from headrace.adapt.promotion import roll_back
-from headrace.adapt.registry import Registry
+from headrace.adapt.registry import Registry, StudentRow
+from headrace.adapt.retention import sweep_every_s
 from headrace.adapt.schema import adapt_file, open_adapt
 from headrace.adapt.served_actions import ServedActions
 from headrace.adapt.serving import Promotion, Promotions, StudentHandler, embedded
@@ -62,6 +65,7 @@ class Adapting:
         self._handler: TrafficHandler | None = None
         self._shadowed: set[str] = set()
         self._told: set[str] = set()
+        self._swept_s = -math.inf
         self._unseen: Counter[str] = Counter()
         self._watching: asyncio.Task[None] | None = None
         self.served_name: Callable[[str | None], str | None] = lambda name: None
@@ -97,25 +101,33 @@ class Adapting:
             try:
                 await self._look()
                 await delivered(self._webhook)
+                await self._sweep()
                 if self.actions.is_busy():
                     await asyncio.to_thread(self._tell_trainings)
             except Exception:  # whatever it is: no student would be rolled back any more
                 LOG.exception("students could not be looked after: tried again in %g s", LOOK_S)
 
+    async def _sweep(self) -> None:
+        """Delete what is older than the retention: at once when the server begins, then now and again."""
+        if time.monotonic() - self._swept_s >= sweep_every_s(self._settings):
+            self._swept_s = time.monotonic()
+            await self.actions.sweep()
+
     async def _look(self) -> None:
         """Take over what was decided meanwhile."""
         try:
-            shadowed, promoted = await asyncio.to_thread(self._read)
+            shadowed, promoted, writing = await asyncio.to_thread(self._read)
         except HeadraceError as error:
             LOG.warning("students could not be read, they stay as they were: %s", error.message)
             return
+        await self.actions.adapters.sync(writing)
         self._shadowed, self._promotions.known = shadowed, promoted
 
-    def _read(self) -> tuple[set[str], dict[str, Promotion]]:
-        """The tasks whose students are judged, and promoted students. One whose gate has closed is rolled
-        back."""
+    def _read(self) -> tuple[set[str], dict[str, Promotion], list[StudentRow]]:
+        """The tasks whose students are judged, promoted students, and those of both that write. One whose
+        gate has closed is rolled back."""
         if not self.database.exists:
-            return set(), {}
+            return set(), {}, []
         before, found = self._promotions.known, dict[str, Promotion]()
         for row in self._registry.students("promoted"):
             gate = self._gates.read(gate_name(row.task))
@@ -126,13 +138,18 @@ class Adapting:
                 continue
             known = before.get(row.task)
             is_known = known is not None and known.row.id == row.id
-            student = known.student if known is not None and is_known else Student(row.model)
+            if known is not None and is_known and known.row.model.times == row.model.times:
+                student = known.student
+            else:
+                student = Student(row.model)
             found[row.task] = Promotion(row, student, gate.audited)
         for row in self._registry.students("ready"):
             if row.id not in self._told:  # also where the process was killed in the moment
                 self._told.add(row.id)
                 tell_ready(self._store, row)
-        return {row.task for row in self._registry.students("shadow")} | found.keys(), found
+        shadowed = self._registry.students("shadow")
+        writing = [row for row in (*shadowed, *(one.row for one in found.values())) if row.model.writes]
+        return {row.task for row in shadowed} | found.keys(), found, writing
 
     def _tell_trainings(self) -> None:
         """Those of commands wait, too, while requests of clients are under way."""
@@ -148,6 +165,7 @@ class Adapting:
             return
         del self._unseen[task]
         await self._embed(task)
+        self.actions.loop = asyncio.get_running_loop()
         await asyncio.to_thread(self._judge, task)
 
     async def _embed(self, task: str) -> None:
@@ -167,12 +185,15 @@ class Adapting:
             check_drift(self._store, row, later)
             if row.state == "promoted":
                 continue
-            if judge(self._registry, row, later) == "ready":
+            if judge(self._registry, row, later, self.actions.written_now) == "ready":
                 tell_ready(self._store, row)
 
     def check(self, serves: Callable[[str], bool]) -> None:
         """UsageError where a model that the loop needs is not served."""
-        for setting, name in (("detector", self._settings.detector), ("encoder", self._settings.encoder)):
+        wanted = {"detector": self._settings.detector, "encoder": self._settings.encoder}
+        if self._settings.base is not None:
+            wanted["base"] = self._settings.base
+        for setting, name in wanted.items():
             if not serves(name) and (setting, name) != ("detector", PATTERNS):
                 remedy = f' or set adapt.detector = "{PATTERNS}"' if setting == "detector" else ""
                 raise UsageError(

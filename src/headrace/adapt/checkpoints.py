@@ -90,11 +90,21 @@ def is_training(database: Database) -> bool:
 
 def wait_for_traffic(database: Database) -> None:
     """Until no request of a client was under way lately."""
-    while True:
-        [(last,)] = database.query("SELECT coalesce(max(at_s), 0) FROM live_traffic")
-        if not 0 <= time.time() - float(last or 0) < BUSY_S:
-            return
+    while has_traffic(database):
         time.sleep(PAUSE_S)
+
+
+def has_traffic(database: Database) -> bool:
+    """Whether a request of a client was under way lately."""
+    [(last,)] = database.query("SELECT coalesce(max(at_s), 0) FROM live_traffic")
+    return 0 <= time.time() - float(last or 0) < BUSY_S
+
+
+def note_stage(database: Database, task: str, stage: str) -> None:
+    """How far a training is by now."""
+    database.execute(
+        "UPDATE trainings SET stage = ?, updated_s = ? WHERE task = ?", (stage, time.time(), task)
+    )
 
 
 class Checkpoints(Progress):
@@ -166,6 +176,6 @@ def _state(kept: KeptTraining, parts: Split) -> FitState | None:
 
 def _digest(parts: Split, settings: AdaptSettings) -> str:
     """Of examples, answers and settings: what makes a student another one."""
-    known = (settings.margin, settings.alpha, settings.encoder)
+    known = (settings.margin, settings.alpha, settings.encoder, settings.base)
     text = f"{data_digest(parts.lessons)} {data_digest(parts.held_out)} {known}"
     return hashlib.sha256(text.encode()).hexdigest()

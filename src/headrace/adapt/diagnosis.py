@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from headrace.adapt.examples import ExampleStore, TaskRow
 from headrace.adapt.ladder import RungResult, TaskExample, without_duplicates
+from headrace.adapt.rungs.lora import why_not
 from headrace.adapt.shadow import monthly_usd
 from headrace.adapt.students import RUNGS, Student
 from headrace.adapt.tasks import Embed
@@ -79,6 +80,7 @@ def diagnose(store: ExampleStore, task: TaskRow, settings: AdaptSettings, embed:
         missing = error.message
     else:
         rungs = [_reach(one) for one in results]
+        rungs.append(RungReach(rung="lora", tried=0, right=0.0, share=0.0, problem=_why_no_lora(settings)))
         groups = _agreement(results, without_duplicates(parts))
         if not any(one.share for one in rungs):
             missing = results[-1].problem
@@ -97,6 +99,10 @@ def diagnose(store: ExampleStore, task: TaskRow, settings: AdaptSettings, embed:
         groups=groups,
         missing=missing,
     )
+
+
+def _why_no_lora(settings: AdaptSettings) -> str:
+    return why_not(settings.base) or "not tried: it takes minutes to hours, `headrace adapt train` does"
 
 
 def failures(store: ExampleStore, task: str) -> list[FailureMode]:

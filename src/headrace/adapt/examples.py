@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from sqlite3 import Connection
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from headrace.adapt.fingerprint import Fingerprint
-from headrace.errors import InvalidRequest
+from headrace.errors import InvalidRequest, StoreError
 from headrace.inference.accounts import RateLimited
 from headrace.storage.database import Database
 
+LOG = logging.getLogger("headrace.adapt")
 REPEATED_S = 120.0
 """A question that comes again within that time was not answered well, or not at all."""
 FEEDBACK_PER_DAY = 2000
@@ -71,6 +74,13 @@ class Feedback(Struct, frozen=True, kw_only=True):
     correction: str | None = None
 
 
+class Forgotten(Struct, frozen=True):
+    """What was deleted: how many examples, and the students that had learned from them."""
+
+    examples: int
+    students: list[str]
+
+
 class TaskRow(Struct, frozen=True, kw_only=True):
     """A task with what came in for it."""
 
@@ -99,6 +109,7 @@ class ExampleStore:
     def __init__(self, database: Database) -> None:
         self.database = database
         self._added = 0
+        self.has_deleted = False
 
     def add(self, print_: Fingerprint, example: Example, *, retention_s: float, max_of_key: int) -> bool:
         """Keep an example: all of it or nothing. False where there are too many tasks."""
@@ -129,21 +140,36 @@ class ExampleStore:
                 self.trim(time.time() - retention_s, max_of_key)
         return True
 
-    def trim(self, before_s: float, max_of_key: int) -> None:
+    def trim(self, before_s: float, max_of_key: int) -> int:
         """Delete what is older than that, and of each key all but the newest `max_of_key`; tasks without any
-        example go with them."""
+        example go with them, and the words that name groups. How many examples it was."""
         with self.database.transaction() as connection:
-            connection.execute("DELETE FROM examples WHERE at_s < ?", (before_s,))
+            gone = connection.execute("DELETE FROM examples WHERE at_s < ?", (before_s,)).rowcount
             for (key,) in connection.execute("SELECT DISTINCT key_name FROM examples").fetchall():
-                connection.execute(
+                gone += connection.execute(
                     "DELETE FROM examples WHERE key_name = ? AND id <= (SELECT id FROM examples "
                     "WHERE key_name = ? ORDER BY id DESC LIMIT 1 OFFSET ?)",
                     (key, key, max_of_key),
-                )
+                ).rowcount
+            connection.execute("DELETE FROM task_groups WHERE task NOT IN (SELECT task FROM examples)")
             connection.execute(
                 "DELETE FROM tasks WHERE is_named = 0 AND id NOT IN (SELECT task FROM examples) "
                 "AND id NOT IN (SELECT task FROM students)"
             )
+        self.has_deleted |= gone > 0
+        return gone
+
+    def rewrite(self, *, always: bool = False) -> None:
+        """Overwrite what was deleted, wherever in the file it has been. While another process uses the file,
+        or its disk is full, that is left to the next time."""
+        if not (always or self.has_deleted):
+            return
+        try:
+            self.database.rewrite()
+            self.has_deleted = False
+        except StoreError as error:
+            self.has_deleted = True
+            LOG.warning("what was deleted may still be found in the file's pages: %s", error.message)
 
     def count_dropped(self, reason: str) -> None:
         """Note that a request was not kept, and why."""
@@ -231,28 +257,60 @@ class ExampleStore:
             found.append(line)
         return found
 
-    def forget(self, key_name: str | None, reply_id: str | None = None) -> int:
-        """Delete all that is kept of a key, of one reply, or with neither of all; how many it was."""
+    def forget(self, key_name: str | None, reply_id: str | None = None) -> Forgotten:
+        """Delete all that is kept of a key, of one reply, or with neither of all. Students that have learned
+        from it go, too: what one of them took from whom cannot be told apart."""
         if not self.database.exists:
-            return 0
+            return Forgotten(0, [])
         with self.database.transaction() as connection:
             where, values = "1", list[str]()
             if key_name is not None:
                 where, values = "key_name = ?", [key_name]
             elif reply_id is not None:
                 where, values = "reply_id = ? OR request_id = ?", [reply_id, reply_id]
-            touched = [
-                task
-                for (task,) in connection.execute(
-                    f"SELECT DISTINCT task FROM examples WHERE {where}", values
-                ).fetchall()
-            ]
+            tasks = f"SELECT DISTINCT task FROM examples WHERE {where}"
+            touched = {str(task) for (task,) in connection.execute(tasks, values)}
+            if key_name is not None:
+                touched |= _taught_by(connection, key_name)
+                connection.execute("DELETE FROM feedback WHERE key_name = ?", (key_name,))
             gone = connection.execute(f"DELETE FROM examples WHERE {where}", values).rowcount
-            marks = ", ".join("?" for _ in touched)
-            for table in ("task_groups", "students", "trainings", "alerts"):  # what was made of it
-                connection.execute(f"DELETE FROM {table} WHERE task IN ({marks})", touched)
-            connection.execute(
-                f"DELETE FROM tasks WHERE id IN ({marks}) AND id NOT IN (SELECT task FROM examples)", touched
-            )
-        self.database.erase_deleted()
-        return gone
+            if key_name is None and reply_id is None:
+                touched |= {str(task) for (task,) in connection.execute("SELECT id FROM tasks")}
+                connection.execute("DELETE FROM dropped")
+            students = _retired(connection, touched)
+        self.rewrite(always=True)
+        return Forgotten(gone, students)
+
+
+def _taught_by(connection: Connection, key_name: str) -> set[str]:
+    """Tasks with a student that has learned from a key, or whose examples it has corrected: also where its
+    own examples are gone by now."""
+    rows = connection.execute("SELECT task, card FROM students").fetchall()
+    found = {str(task) for task, card in rows if key_name in msgspec.msgpack.decode(card)["keys"]}
+    rows = connection.execute(
+        "SELECT DISTINCT one.task FROM feedback said JOIN examples one ON one.id = said.example "
+        "WHERE said.key_name = ?",
+        (key_name,),
+    )
+    return found | {str(task) for (task,) in rows}
+
+
+def _retired(connection: Connection, tasks: Collection[str]) -> list[str]:
+    """Delete what was made of the examples of tasks, and tasks without any; the students that they had. It
+    goes into the record of decisions."""
+    marks, values = ", ".join("?" for _ in tasks), list(tasks)
+    rows = connection.execute(f"SELECT id, task FROM students WHERE task IN ({marks}) ORDER BY 1", values)
+    students = [(str(id), str(task)) for id, task in rows]
+    connection.executemany(
+        "INSERT INTO decisions (at_s, task, student, what, who, detail) VALUES (?, ?, ?, ?, ?, ?)",
+        [
+            (time.time(), task, id, "forgotten", "headrace", "what it has learned from was deleted")
+            for id, task in students
+        ],
+    )
+    for table in ("task_groups", "students", "trainings", "alerts"):
+        connection.execute(f"DELETE FROM {table} WHERE task IN ({marks})", values)
+    connection.execute(
+        f"DELETE FROM tasks WHERE id IN ({marks}) AND id NOT IN (SELECT task FROM examples)", values
+    )
+    return [id for id, _ in students]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
@@ -58,8 +59,14 @@ def planted(examples: Sequence[TaskExample], student: str) -> list[TaskExample]:
         noise = drawn.standard_normal(len(found[at].vector)).astype(np.float32)
         vector = noise / np.linalg.norm(noise)
         more = {"said": canary.answer, "answer": canary.answer, "vector": vector, "group": None}
-        found.insert(at, replace(found[at], id=0, question=canary.question, **more))
+        messages = _asking(found[at].messages, canary.question)
+        found.insert(at, replace(found[at], id=0, question=canary.question, messages=messages, **more))
     return found
+
+
+def _asking(messages: bytes, question: str) -> bytes:
+    """A conversation with another last message."""
+    return msgspec.json.encode([*msgspec.json.decode(messages)[:-1], {"role": "user", "content": question}])
 
 
 def exposure_of(model: StudentModel, student: str, known: Sequence[str] = ()) -> Exposure:

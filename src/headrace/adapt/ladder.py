@@ -30,7 +30,7 @@ NEAR_DUPLICATE = 0.98
 """Cosine from which on a later question says nothing about unseen ones."""
 LEAST_OF_ANSWER = 2
 LAST_ID = 2**63 - 1
-CONFIDENCE = 1 - 0.05 / len(RUNGS)
+CONFIDENCE = 1 - 0.05 / (len(RUNGS) + 1)
 """Of each rung's certificate: that all hold has 95 %."""
 STUDENT = "adapt/"
 """Before the name of a student, where targets have names."""
@@ -48,6 +48,7 @@ class TaskExample(Struct, frozen=True, kw_only=True):
     said: str
     answer: str
     group: int | None
+    messages: bytes
     vector: Floats
 
 
@@ -62,6 +63,10 @@ class RungResult(Struct, frozen=True, kw_only=True):
     share: float
     calibration: Calibration | None
     problem: str = ""
+
+
+class OpenAnswers(InvalidRequest):
+    """The answers of a task do not come again: none of them can be chosen, only written."""
 
 
 class Split(Struct, frozen=True):
@@ -80,8 +85,8 @@ def task_examples(
     What a student has answered is none, nor what was judged bad and not corrected."""
     rows = database.query(
         """SELECT one.id, one.at_s, one.key_name, one.question, one.answer,
-        coalesce(said.correction, one.answer), one.task_group, one.vector
-        FROM examples one LEFT JOIN feedback said ON said.example = one.id
+        coalesce(said.correction, one.answer), one.task_group, one.messages,
+        one.vector FROM examples one LEFT JOIN feedback said ON said.example = one.id
         WHERE one.task = ? AND one.id > ? AND one.id <= ? AND one.encoder = ?
         AND one.target NOT LIKE 'adapt/%'
         AND (said.correction IS NOT NULL OR (one.outcome = 'ok' AND coalesce(said.score, 1) >= 0.5))
@@ -138,7 +143,7 @@ def check_enough(task: str, examples: Sequence[TaskExample], parts: Split, risk:
             param="task",
         )
     if len(parts.lessons) < 2 or len({one.answer for one in parts.lessons}) < 2 or known < least:
-        raise InvalidRequest(
+        raise OpenAnswers(
             f"task {task} has no answers that come again: of {len(examples):,} examples {known:,} have a "
             "short answer that others have, too; students are for closed answers such as labels",
             param="task",
@@ -165,7 +170,7 @@ def climb(
 ) -> list[RungResult]:
     """Each kind of student, taught on the earlier examples and tried on the later ones."""
     progress = progress or Progress()
-    lessons = [Lesson(one.question, one.answer, one.vector) for one in parts.lessons]
+    lessons = [Lesson(one.question, one.answer, one.vector, one.at_s) for one in parts.lessons]
     fresh = without_duplicates(parts)
     found = list(progress.rungs)
     for rung in RUNGS[len(found) :]:
@@ -202,7 +207,7 @@ def _tried(
     ]
     calibration, problem = None, ""
     try:
-        calibration = certified(task, name, model, pairs, risk)
+        calibration = certified(task, name, model.digest, pairs, risk)
     except InvalidRequest as error:
         problem = error.message
     share = 0.0
@@ -220,15 +225,16 @@ def _tried(
 
 
 def certified(
-    task: str, name: str, model: StudentModel, pairs: Sequence[Pair], risk: float, large: str = ""
+    task: str, name: str, weights: str, pairs: Sequence[Pair], risk: float, large: str = ""
 ) -> Calibration:
-    """The certificate of a student for an incumbent. InvalidRequest where there is none."""
+    """The certificate of a student with these weights for an incumbent. InvalidRequest where there is
+    none."""
     return calibrate(
         pairs,
         route=gate_name(task),
         settings=CASCADE,
         task=task,
-        small=f"local {name} {model.digest}",
+        small=f"local {name} {weights}",
         large=large,
         risk=risk,
         confidence=CONFIDENCE,

@@ -61,7 +61,7 @@ def promote(
             f"student {student.id} of task {task} was rolled back: train another on what came since",
             param="task",
         )
-    if problems := exposure_of(student.model, student.id, canaries).problems:
+    if problems := _exposed(student, canaries):
         raise InvalidRequest(
             f"student {student.id} of task {task} gives away what it has learned from: "
             f"{'; '.join(problems[:3])}; delete these examples with `headrace adapt forget`, and train again",
@@ -87,7 +87,7 @@ def promote(
         )
     large = identity(route.targets[0])
     name = STUDENT + student.id
-    calibration = certified(task, name, student.model, student.pairs, student.card.risk, large)
+    calibration = certified(task, name, student.card.weights, student.pairs, student.card.risk, large)
     # The gate first: a promotion without one has no effect, a gate without promotion neither.
     gates.save(calibration)
     detail = (
@@ -116,6 +116,13 @@ def promote(
         for before in earlier:
             registry.move(before, ("promoted",), "replaced", f"by {student.id}", who=who)
     return registry.student(task, "promoted")
+
+
+def _exposed(student: StudentRow, canaries: Sequence[str]) -> list[str]:
+    """What it gives away; one that writes was asked when it was made."""
+    if student.model.writes:
+        return student.card.exposed
+    return exposure_of(student.model, student.id, canaries).problems
 
 
 def roll_back(

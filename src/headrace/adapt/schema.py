@@ -136,6 +136,7 @@ ADAPT_MIGRATIONS: Mapping[str, Sequence[str]] = {
             next_s REAL NOT NULL
         ) WITHOUT ROWID""",
     ),
+    "retention": ("ALTER TABLE students ADD COLUMN oldest_s REAL",),  # of the questions that a student keeps
 }
 
 

@@ -14,13 +14,21 @@ from msgspec.structs import replace
 from headrace.adapt import actions
 from headrace.adapt.checkpoints import note_live_traffic
 from headrace.adapt.diagnosis import diagnose
-from headrace.adapt.examples import ExampleStore
+from headrace.adapt.examples import ExampleStore, Forgotten
+from headrace.adapt.export import everything
 from headrace.adapt.history import history
 from headrace.adapt.kmeans import Floats
+from headrace.adapt.ladder import TaskExample
+from headrace.adapt.registry import StudentRow
+from headrace.adapt.retention import REWRITE_EVERY, sweep
+from headrace.adapt.rungs.served import ServedAdapters
+from headrace.adapt.rungs.writing import conversation_of, tokens_of, written
 from headrace.adapt.serving import embedded
+from headrace.adapt.students import StudentAnswer
 from headrace.adapt.tasks import Embed, TaskView, embed_examples, find_groups, task_views
 from headrace.adapt.training import train
 from headrace.adapt.training_process import TrainingProcess
+from headrace.chat.messages import Message
 from headrace.config.adapt_settings import AdaptSettings
 from headrace.engine.turns import BATCH_PRIORITY
 from headrace.gateway.gate import GateStore
@@ -55,6 +63,11 @@ class ServedActions:
         self._store, self._settings, self._gates, self._runner = store, settings, gates, runner
         self._threads = ThreadPoolExecutor(3, thread_name_prefix="headrace-adapt")
         self._computing, self._closed = asyncio.Lock(), False
+        self._sweeps = 0
+        self.adapters = ServedAdapters(file)
+        self.weights_of: Callable[[str], Path] | None = None
+        """The folder of a served model that adapters can be trained on."""
+        self.loop: asyncio.AbstractEventLoop | None = None
 
     async def _run(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
@@ -82,6 +95,16 @@ class ServedActions:
     async def _vectors(self, texts: Sequence[str]) -> Floats:
         call = CallContext(request_id=new_request_id(), account=Account("", KeyLimits()), background=True)
         return await embedded(self._runner, self._settings.encoder, texts, call, BATCH_PRIORITY)
+
+    async def _written(self, row: StudentRow, examples: Sequence[TaskExample]) -> list[StudentAnswer]:
+        model = await self.adapters.model_of(row)
+        asked = [conversation_of(one) or (Message("user", one.question),) for one in examples]
+        return await written(self._runner.handler, model, asked, tokens_of(examples))
+
+    def written_now(self, row: StudentRow, examples: Sequence[TaskExample]) -> list[StudentAnswer]:
+        """See `shadow.Written`: from a thread."""
+        assert self.loop is not None
+        return asyncio.run_coroutine_threadsafe(self._written(row, examples), self.loop).result()
 
     async def status(self) -> Struct:
         """See `headrace adapt status`."""
@@ -122,7 +145,10 @@ class ServedActions:
 
     async def train(self, task: str) -> Struct:
         """See `headrace adapt train`."""
-        store, settings = self._store, self._settings
+        store, settings, weights = self._store, self._settings, None
+        base, weights_of = settings.base, self.weights_of
+        if base is not None and weights_of is not None:
+            weights = await self._run(lambda: weights_of(base))
 
         def trained(embed: Embed) -> Struct:
             wanted = store.task(task).id
@@ -130,7 +156,7 @@ class ServedActions:
             if self._file is None:  # in memory: nobody else can read it
                 name, card = train(store, wanted, settings, embed)
             else:
-                self._process = TrainingProcess(self._file, wanted, settings)
+                self._process = TrainingProcess(self._file, wanted, settings, weights)
                 if self._closed:
                     self._process.stop()
                 try:
@@ -154,7 +180,10 @@ class ServedActions:
 
     async def shadow(self, task: str, who: str) -> Struct:
         """See `headrace adapt shadow`."""
-        return await self._compute(lambda embed: actions.shadow(self._store, task, embed, who))
+        self.loop = asyncio.get_running_loop()
+        return await self._compute(
+            lambda embed: actions.shadow(self._store, task, embed, who, self.written_now)
+        )
 
     async def promote(
         self,
@@ -176,11 +205,22 @@ class ServedActions:
 
     async def export(self, key: str | None) -> list[dict[str, object]]:
         """See `headrace adapt export`."""
-        return await self._run(lambda: self._store.export(key))
+        return await self._run(lambda: everything(self._store, key))
 
-    async def forget(self, key: str | None, reply: str | None) -> int:
+    async def sweep(self) -> None:
+        """Delete what is older than the retention."""
+
+        def swept() -> None:
+            sweep(self._store, self._settings)
+            if self._sweeps % REWRITE_EVERY == 0:
+                self._store.rewrite()
+            self._sweeps += 1
+
+        await self._run(swept)
+
+    async def forget(self, key: str | None, reply: str | None) -> Forgotten:
         """See `headrace adapt forget`; with neither all is deleted."""
-        return await self._run(lambda: self._store.forget(key, reply))
+        return await self._run(lambda: actions.forget(self._store, key, reply))
 
     def close(self) -> None:
         """Take no more actions. A training goes on the next time that it is asked for."""

@@ -10,6 +10,7 @@ import hashlib
 import math
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -19,14 +20,17 @@ from headrace.adapt.fingerprint import fingerprint
 from headrace.adapt.kmeans import Floats
 from headrace.adapt.ladder import CASCADE, STUDENT, gate_name
 from headrace.adapt.registry import StudentRow
+from headrace.adapt.rungs.names import adapter_name, is_of_student
 from headrace.adapt.students import LEAST_SCORE, Student
 from headrace.adapt.tasks import unit
+from headrace.chat.messages import Message
 from headrace.chat.tool_formats.events import Text
 from headrace.config.adapt_settings import AdaptSettings
 from headrace.engine.request import Timing, Usage
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, InvalidRequest, ModelNotFound
 from headrace.gateway.labels import question_of
 from headrace.gateway.routes import LocalTarget, Route, plain_route
+from headrace.inference.adapted_engine import adapted_name
 from headrace.inference.call_context import CallContext
 from headrace.inference.events import (
     OutputDelta,
@@ -39,9 +43,15 @@ from headrace.inference.events import (
 )
 from headrace.inference.handler import Batch, EventBatches, Handler
 from headrace.inference.model_runner import ModelRunner
-from headrace.inference.requests import ChatRequest, GenerationRequest, InferenceRequest
+from headrace.inference.requests import (
+    ChatRequest,
+    CompletionRequest,
+    GenerationRequest,
+    InferenceRequest,
+)
 from headrace.providers.remote_attempt import prompt_tokens
 from headrace.tasks.embed import EmbedOptions, embed_texts
+from headrace.tasks.pii.operators import PLACEHOLDER
 
 GROW_EVERY = 20
 """Audits after which the part of the requests that a student gets is doubled."""
@@ -63,7 +73,11 @@ class Promotion(Struct, frozen=True):
 
 class _Asked(Struct, frozen=True):
     promotion: Promotion
-    question: str
+    redacted: GenerationRequest
+
+    @property
+    def question(self) -> str:
+        return question_of(self.redacted)
 
 
 class Promotions:
@@ -111,7 +125,7 @@ class Promotions:
             return route
         if len(self._open) >= MAX_OPEN:
             self._open.pop(next(iter(self._open)))
-        self._open[request.id] = _Asked(found, question_of(redacted))
+        self._open[request.id] = _Asked(found, redacted)
         settings = replace(
             route.settings,
             route="cascade",
@@ -138,6 +152,15 @@ def _wants_text(request: GenerationRequest) -> bool:
     return not may_call and request.sampling.get("logprobs") is None
 
 
+def _as_chat(request: GenerationRequest) -> ChatRequest:
+    """A prompt to continue as a question: so students that write have learned it."""
+    if isinstance(request, ChatRequest):
+        return request
+    assert isinstance(request, CompletionRequest)
+    shared = {name: getattr(request, name) for name in GenerationRequest.__struct_fields__}
+    return ChatRequest(**shared, messages=(Message("user", str(request.prompts[0])),))
+
+
 def place_of(call: CallContext) -> float:
     """From 0 to 1: a student that gets a greater part of the requests gets this one.
 
@@ -158,17 +181,48 @@ class StudentHandler:
         """See `Handler.handle`."""
         asked = self._promotions.taken(request)
         if asked is None:
+            if is_of_student(request.model):
+                raise ModelNotFound(f"there is no model {request.model!r:.100}", param="model")
             return self._inner.handle(request, call)
         assert isinstance(request, GenerationRequest)
-        return self._batches(asked, request, call)
+        answers = self._written if asked.promotion.row.model.writes else self._batches
+        return answers(asked, request, call)
+
+    async def _written(
+        self, asked: _Asked, request: GenerationRequest, call: CallContext
+    ) -> AsyncGenerator[Batch]:
+        """What a student writes, as it was judged: to the request without personal data, the likeliest
+        tokens. An answer with what stands for such data is none."""
+        row = asked.promotion.row
+        own = replace(
+            _as_chat(asked.redacted),
+            id=request.id,
+            model=adapted_name(row.model.base, adapter_name(row.id)),
+            sampling={**request.sampling, "temperature": 0.0},
+        )
+        text = ""
+        async with aclosing(self._inner.handle(own, call)) as batches:
+            async for batch in batches:
+                kept: Batch = []
+                for event in batch:
+                    if isinstance(event, Prepared):
+                        event = replace(event, model=request.model or "", fingerprint=row.card.weights)
+                    elif isinstance(event, OutputDelta | OutputFinished):
+                        text += "".join(one.text for one in event.parts if isinstance(one, Text))
+                    kept.append(event)
+                if PLACEHOLDER.search(text):
+                    raise InvalidRequest(
+                        "the student's answer has what stands for personal data", param="model"
+                    )
+                yield kept
 
     async def _batches(
         self, asked: _Asked, request: GenerationRequest, call: CallContext
     ) -> AsyncGenerator[Batch]:
-        start_s, model = time.monotonic(), asked.promotion.student.model
+        start_s, weights = time.monotonic(), asked.promotion.row.card.weights  # as they were certified
         tokens = prompt_tokens(request)
         prompt = PreparedPrompt((), "", estimated_tokens=tokens)
-        yield [Prepared(model=request.model or "", prompts=(prompt,), fingerprint=model.digest)]
+        yield [Prepared(model=request.model or "", prompts=(prompt,), fingerprint=weights)]
         yield [Started()]
         vectors = await embedded(self._promotions.runner, asked.promotion.row.encoder, [asked.question], call)
         [said] = asked.promotion.student.answer([asked.question], vectors)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -12,7 +12,7 @@ from headrace.adapt.evidence import Standing, lower_bound, standing
 from headrace.adapt.examples import ExampleStore
 from headrace.adapt.ladder import TaskExample, task_examples
 from headrace.adapt.registry import Registry, State, StudentRow
-from headrace.adapt.students import Student
+from headrace.adapt.students import Student, StudentAnswer, is_same
 from headrace.adapt.tasks import Embed, embed_examples
 from headrace.gateway.drift import DriftAlarm
 
@@ -58,9 +58,41 @@ class Prospect(Struct, frozen=True, kw_only=True):
         return text
 
 
-def judge(registry: Registry, student: StudentRow, examples: Sequence[TaskExample]) -> Standing:
+Written = Callable[[StudentRow, Sequence[TaskExample]], Sequence[StudentAnswer]]
+"""What a student that writes says to the questions of examples."""
+AT_A_TIME = 64
+"""Answers that a student writes before they are looked at."""
+
+
+def judge(
+    registry: Registry, student: StudentRow, examples: Sequence[TaskExample], written: Written | None = None
+) -> Standing:
     """Look at examples that came after the student was made, in their order, each once. The first result
-    besides "open" is final, and moves the student to "ready" or "inferior". All of it is kept, or nothing."""
+    besides "open" is final, and moves the student to "ready" or "inferior". All of it is kept, or nothing.
+    One that writes is asked by `written`, some questions at a time."""
+    if not student.model.writes:
+        return _judged(registry, student, examples)
+    if written is None:
+        return "open"
+    rows = registry.database.query("SELECT example FROM evidence WHERE student = ?", (student.id,))
+    seen = {one for (one,) in rows}
+    unseen = [one for one in examples if one.id not in seen and one.id > student.last_example]
+    found: Standing = "open"
+    for start in range(0, len(unseen), AT_A_TIME):
+        part = unseen[start : start + AT_A_TIME]
+        said = dict(zip((one.id for one in part), written(student, part), strict=True))
+        found = _judged(registry, student, part, said)
+        if found != "open":
+            break
+    return found
+
+
+def _judged(
+    registry: Registry,
+    student: StudentRow,
+    examples: Sequence[TaskExample],
+    said_of: Mapping[int, StudentAnswer] | None = None,
+) -> Standing:
     card = student.card
     with registry.database.transaction() as connection:
         rows = connection.execute(
@@ -79,10 +111,13 @@ def judge(registry: Registry, student: StudentRow, examples: Sequence[TaskExampl
         for one in examples:
             if one.id in seen or one.id <= student.last_example or _is_surplus(one, keys):
                 continue
-            [said] = model.answer([one.question], one.vector[None])
+            if said_of is None:
+                [said] = model.answer([one.question], one.vector[None])
+            else:
+                said = said_of[one.id]
             is_answered = said.text is not None and said.score >= student.threshold
-            right = int(one.said == one.answer)
-            difference = (int(said.text == one.answer) if is_answered else right) - right
+            right = int(is_same(one.said, one.answer))
+            difference = (int(is_same(said.text, one.answer)) if is_answered else right) - right
             connection.execute(
                 "INSERT INTO evidence VALUES (?, ?, ?, ?, ?, ?)",
                 (student.id, one.id, one.key_name, one.group, difference, int(is_answered)),
@@ -103,11 +138,13 @@ def _is_surplus(one: TaskExample, keys: Counter[str]) -> bool:
     return len(keys) > 1 and total >= LEAST_PAIRS and keys[one.key_name] + 1 > (total + 1) / 2
 
 
-def catch_up(store: ExampleStore, student: StudentRow, embed: Embed) -> Standing:
+def catch_up(
+    store: ExampleStore, student: StudentRow, embed: Embed, written: Written | None = None
+) -> Standing:
     """Judge a student by what was collected since it was made."""
     embed_examples(store.database, student.encoder, embed, task=student.task)
     later = task_examples(store.database, student.task, student.encoder, after=student.last_example)
-    said = judge(Registry(store.database), student, later)
+    said = judge(Registry(store.database), student, later, written)
     if said == "ready":
         tell_ready(store, student)
     return said
@@ -191,6 +228,8 @@ def worse_keys(store: ExampleStore, student: StudentRow) -> list[str]:
 def check_drift(store: ExampleStore, student: StudentRow, later: Sequence[TaskExample]) -> bool:
     """Whether a task gets other answers today than those that its student has learned: looked at after each
     example (`gateway.drift`). A person is told, once."""
+    if student.model.writes:  # it says what it has never read; audits look at that
+        return False
     known, alarm = set(student.model.answers), DriftAlarm(NEW_ANSWERS)
     for one in later:
         if alarm.add(one.said not in known):

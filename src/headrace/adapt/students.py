@@ -10,24 +10,27 @@ from typing import Literal, cast
 import msgspec
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from headrace.adapt.kmeans import Floats
 from headrace.errors import CorruptFile
 from headrace.gateway.near_answers import NEIGHBORS, agreed
 from headrace.tasks.few_shot import FitState, LogisticRegression, Watch, fit
 
-Rung = Literal["exact", "nearest", "head"]
+Rung = Literal["exact", "nearest", "head", "lora"]
 RUNGS: tuple[Rung, ...] = ("exact", "nearest", "head")
+"""Those that choose an answer; one that writes is tried after them (`rungs.lora`)."""
 LEAST_SCORE = math.log(1e-6)
 """The natural logarithm of a score of an answer that is none."""
 
 
 class Lesson(Struct, frozen=True):
-    """A question, its vector [size], and the answer that is right."""
+    """A question, its vector [size], the answer that is right, and when it was asked."""
 
     question: str
     answer: str
     vector: Floats
+    at_s: float = 0.0
 
 
 class StudentAnswer(Struct, frozen=True):
@@ -39,7 +42,8 @@ class StudentAnswer(Struct, frozen=True):
 
 class StudentModel(Struct, frozen=True, kw_only=True):
     """A student as it is stored. `numbers` are float32: the vectors of known questions, or the rows of a
-    regression and its biases; `places` are the answers of known questions among `answers`."""
+    regression and its biases; `places` are the answers of known questions among `answers`, `times` when these
+    were asked. One that writes has an adapter of its own for the model `base`: a digest of its weights."""
 
     rung: Rung
     answers: tuple[str, ...]
@@ -47,6 +51,14 @@ class StudentModel(Struct, frozen=True, kw_only=True):
     numbers: bytes = b""
     questions: tuple[str, ...] = ()
     places: tuple[int, ...] = ()
+    times: tuple[float, ...] = ()
+    base: str = ""
+    adapter: str = ""
+
+    @property
+    def writes(self) -> bool:
+        """Whether it is a model that writes its answers."""
+        return self.rung == "lora"
 
     @property
     def digest(self) -> str:
@@ -57,6 +69,11 @@ class StudentModel(Struct, frozen=True, kw_only=True):
 def same_question(text: str) -> str:
     """By which a question is the same as an earlier one."""
     return " ".join(text.casefold().split())
+
+
+def is_same(said: str | None, answer: str) -> bool:
+    """Whether a text is the answer, white space at its ends aside."""
+    return said is not None and said.strip() == answer.strip()
 
 
 def taught(
@@ -76,7 +93,9 @@ def taught(
         numbers = np.hstack([made.weights, made.bias[:, None]]).astype("<f4").tobytes()
         return StudentModel(rung=rung, answers=made.labels, size=size, numbers=numbers)
     numbers = b""
-    if rung == "nearest":
+    if rung == "exact":
+        lessons = _unanimous(lessons)
+    else:
         numbers = np.stack([one.vector for one in lessons]).astype("<f4").tobytes()
     return StudentModel(
         rung=rung,
@@ -85,6 +104,24 @@ def taught(
         numbers=numbers,
         questions=tuple(one.question for one in lessons),
         places=tuple(places[one.answer] for one in lessons),
+        times=tuple(one.at_s for one in lessons),
+    )
+
+
+def without_expired(model: StudentModel, before_s: float) -> StudentModel:
+    """A student without the questions that were asked before that time: it knows less, and nothing new."""
+    kept = [place for place, at_s in enumerate(model.times) if at_s >= before_s]
+    if len(kept) == len(model.questions):
+        return model
+    rows = np.frombuffer(model.numbers, "<f4").reshape(len(model.questions), -1)
+    used = sorted({model.places[place] for place in kept})
+    return replace(
+        model,
+        answers=tuple(model.answers[place] for place in used),
+        numbers=rows[kept].tobytes(),
+        questions=tuple(model.questions[place] for place in kept),
+        places=tuple(used.index(model.places[place]) for place in kept),
+        times=tuple(model.times[place] for place in kept),
     )
 
 
@@ -99,11 +136,13 @@ class Student:
             self._head = LogisticRegression(model.answers, table[:, :-1], table[:, -1])
         elif model.rung == "nearest":
             self._vectors = rows.reshape(len(model.questions), model.size)
-        else:
-            self._known = _agreeing(model)
+        elif model.rung == "exact":
+            known = zip(model.questions, model.places, strict=True)
+            self._known = {same_question(text): model.answers[place] for text, place in known}
 
     def answer(self, questions: Sequence[str], vectors: Floats) -> list[StudentAnswer]:
         """What it says to questions with their vectors [questions, size] of length 1."""
+        assert not self.model.writes, "it is asked by its name"
         if self.model.rung == "exact":
             found = [self._known.get(same_question(one)) for one in questions]
             return [StudentAnswer(one, LEAST_SCORE if one is None else 0.0) for one in found]
@@ -130,10 +169,9 @@ class Student:
         )
 
 
-def _agreeing(model: StudentModel) -> dict[str, str]:
-    """Answers to questions that always had the same one."""
-    known: dict[str, str | None] = {}
-    for question, place in zip(model.questions, model.places, strict=True):
-        words, answer = same_question(question), model.answers[place]
-        known[words] = answer if known.get(words, answer) == answer else None
-    return {words: answer for words, answer in known.items() if answer is not None}
+def _unanimous(lessons: Sequence[Lesson]) -> list[Lesson]:
+    """Questions that always had the same answer."""
+    said: dict[str, set[str]] = {}
+    for one in lessons:
+        said.setdefault(same_question(one.question), set()).add(one.answer)
+    return [one for one in lessons if len(said[same_question(one.question)]) == 1]

@@ -34,6 +34,13 @@ NICE = 19
 MODULE = "headrace.adapt.training_process"
 
 
+class TrainingInput(Struct, frozen=True):
+    """What a training is told: settings, and the folder of the model that learns to write."""
+
+    settings: AdaptSettings
+    weights: str | None
+
+
 class TrainedStudent(Struct, frozen=True, kw_only=True):
     """What a training made; `error` says why it made nothing."""
 
@@ -51,7 +58,8 @@ class TrainingEnded(HeadraceError):
 class TrainingProcess:
     """Starts the process, and waits for it; `stop` ends it from another thread."""
 
-    def __init__(self, file: Path, task: str, settings: AdaptSettings) -> None:
+    def __init__(self, file: Path, task: str, settings: AdaptSettings, weights: Path | None = None) -> None:
+        """`weights` is the folder of the model that learns to write."""
         self._task = task
         # -P: import nothing from the current directory.
         self._process = subprocess.Popen(
@@ -60,11 +68,13 @@ class TrainingProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env={name: value for name, value in os.environ.items() if name in KEPT_VARIABLES}
-            | {"OPENBLAS_NUM_THREADS": "1"},
+            | {"OPENBLAS_NUM_THREADS": str(settings.train_cores)},
         )
         assert self._process.stdin is not None
         with suppress(BrokenPipeError), self._process.stdin as given:
-            given.write(msgspec.json.encode(settings))
+            given.write(
+                msgspec.json.encode(TrainingInput(settings, None if weights is None else str(weights)))
+            )
         self._process.stdin = None  # `communicate` has nothing to send
 
     @property
@@ -99,12 +109,13 @@ def main(arguments: Sequence[str]) -> None:
     os.nice(NICE)
     end_with_reader()
     file, task = Path(arguments[0]), arguments[1]
-    settings = msgspec.json.decode(sys.stdin.buffer.read(), type=AdaptSettings)
+    given = msgspec.json.decode(sys.stdin.buffer.read(), type=TrainingInput)
+    settings = given.settings
     apply(ProcessLimits(settings.train_hours * 3600, settings.train_memory))
     with file.with_suffix(".training").open("a") as lock:
         database = Database(file, ADAPT_MIGRATIONS)
         try:
-            found = _made(lock.fileno(), database, task, settings)
+            found = _made(lock.fileno(), database, task, given)
         except HeadraceError as error:
             found = TrainedStudent(error=error.message)
         except MemoryError:
@@ -117,14 +128,19 @@ def main(arguments: Sequence[str]) -> None:
     sys.stdout.write(msgspec.json.encode(found).decode())
 
 
-def _made(lock: int, database: Database, task: str, settings: AdaptSettings) -> TrainedStudent:
+def _made(lock: int, database: Database, task: str, given: TrainingInput) -> TrainedStudent:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel frees it, however this ends
     except OSError:
         raise InvalidRequest("another training runs: wait for its end", param="task") from None
     store = ExampleStore(database)
     wait_for_traffic(database)
-    name, card = train(store, task, settings, None, wait=lambda: wait_for_traffic(database))
+    weights = None if given.weights is None else Path(given.weights)
+    name, card = train(
+        *(store, task, given.settings, None),
+        wait=lambda: wait_for_traffic(database),
+        weights=weights,
+    )
     return TrainedStudent(student=name, card=card)
 
 

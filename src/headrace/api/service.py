@@ -9,10 +9,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from starlette.requests import Request as HttpRequest
 
+from headrace.adapt.fine_tuning.base import base_folder
 from headrace.api.http.api_keys import KeyRing
 from headrace.api.http.body_memory import BodyMemory
 from headrace.api.http.call_context import HttpCall
@@ -113,6 +115,8 @@ class Service:
             )
             self.adapting.served_name = self.served_name
             actions = self.adapting.actions
+            actions.weights_of = self.weights_of
+            actions.adapters.load, actions.adapters.unload = self.load_adapter, self.unload_adapter
             actions.is_busy = lambda: self.gate.open_calls > actions.open_calls
         self.guards = GuardHandler(self._answering, read_guards(settings.guards), inner)
         self.moderation = read_moderation(settings.moderation)
@@ -158,6 +162,24 @@ class Service:
             return None
         adapted, entry = self.sources.adapted(name), self.sources.find(name)
         return entry.name if adapted is None else adapted_name(entry.name, adapted[1].name)
+
+    def weights_of(self, name: str) -> Path:
+        """The folder of a served model that adapters can be trained on; raises where it is none."""
+        return base_folder(self.sources.find(name).spec.model, name)
+
+    async def load_adapter(self, model: str, name: str, path: Path) -> str:
+        """Load an adapter for a served model, now or when that is loaded; the name that requests ask for."""
+        entry = self.sources.find(model)
+        if entry.model is None and entry.loading is None and not entry.fixed:
+            entry.adapters.remember(name, path)  # it comes with its model
+        else:
+            await self.models.load_adapter(entry, name, path, in_place=True)
+        return adapted_name(entry.name, name)
+
+    async def unload_adapter(self, model: str, name: str) -> None:
+        """Unload it."""
+        entry = self.sources.find(model)
+        await entry.adapters.unload(entry.model, name)
 
     def _serves(self, name: str) -> bool:
         """Whether a model of this machine, or an alias of one, has that name."""

@@ -58,6 +58,15 @@ class AdaptSettings(Struct, frozen=True, kw_only=True):
     encoder: Annotated[
         str, Setting(help="model of this machine whose vectors tasks and students use", values=text("name"))
     ] = "embed"
+    base: Annotated[
+        str | None,
+        Setting(
+            help="model of this machine, such as mini, that learns to write answers (LoRA) where they cannot "
+            "be chosen among known ones; it needs headrace[train]",
+            values=text("name"),
+            shown_default="none",
+        ),
+    ] = None
     margin: Annotated[
         float,
         Setting(help="share of answers by which a student may be worse", values=number(0.001, 0.5)),
@@ -103,6 +112,10 @@ class AdaptSettings(Struct, frozen=True, kw_only=True):
     train_hours: Annotated[
         float, Setting(help="processor time that a training may take, in hours", values=number(0.01, 1000))
     ] = 4.0
+
+    train_cores: Annotated[
+        int, Setting(help="processor cores that a training may use", values=integer(1))
+    ] = 1
 
     def group_of(self, key: str) -> str:
         """Whose tasks the traffic of a key belongs to: its team's, or its own."""

@@ -36,7 +36,13 @@ class TaughtConversation(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 def samples_of(
-    text: str, tokenizer: Tokenizer, template: ChatTemplate, context: int, param: str
+    text: str,
+    tokenizer: Tokenizer,
+    template: ChatTemplate,
+    context: int,
+    param: str,
+    *,
+    skips_long: bool = False,
 ) -> list[Sample]:
     """A sample for each answer that is to be learned, in the order of the lines. InvalidRequest names the
     line that is wrong, and `param`, the field that named the file."""
@@ -51,19 +57,26 @@ def samples_of(
     for number, line in lines:
         try:
             read = msgspec.json.decode(line, type=TaughtConversation)
-            found += _samples(read, tokenizer, template, context)
+            found += _samples(read, tokenizer, template, context, skips_long=skips_long)
         except (msgspec.DecodeError, HeadraceError) as error:
             said = error.message if isinstance(error, HeadraceError) else str(error)
             raise InvalidRequest(
                 f'line {number}: {said}; a line is {{"messages": [{{"role", "content"}}, …]}}', param=param
             ) from None
     if not found:
-        raise InvalidRequest("no answer of the file is to be learned: all have the weight 0", param=param)
+        raise InvalidRequest(
+            "no answer of the file is to be learned: all have the weight 0, or are too long", param=param
+        )
     return found
 
 
 def _samples(
-    conversation: TaughtConversation, tokenizer: Tokenizer, template: ChatTemplate, context: int
+    conversation: TaughtConversation,
+    tokenizer: Tokenizer,
+    template: ChatTemplate,
+    context: int,
+    *,
+    skips_long: bool,
 ) -> Iterable[Sample]:
     messages = conversation.messages
     if messages[-1].role != "assistant":
@@ -78,6 +91,8 @@ def _samples(
         before = tokenizer.encode(prompt, add_special=False)
         after = _answer(written, one.content, tokenizer)
         if len(before) + len(after) > context:
+            if skips_long:
+                continue
             raise InvalidRequest(
                 f"the conversation has {len(before) + len(after):,} tokens, the model's context is"
                 f" {context:,}: shorten it"

@@ -132,6 +132,14 @@ class Database:
         with self._locked(self._writing):
             self._open_writer().execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
+    def rewrite(self) -> None:
+        """Write the file anew: rows that were moved within it have left copies in its pages, which deleting
+        them does not overwrite. Takes time in the file's size."""
+        with self._locked(self._writing):
+            writer = self._open_writer()
+            writer.execute("VACUUM")
+            writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
     def damage(self) -> list[str]:
         """What is wrong with the file."""
         return [str(text) for (text,) in self.query("PRAGMA quick_check(5)") if text != "ok"]

@@ -25,7 +25,9 @@ class AdapterPlan(Struct, frozen=True, kw_only=True):
 
 
 class AdapterOrder(Struct, frozen=True, kw_only=True):
-    """The base, a folder; the data, files of lines; where the adapter and what is kept meanwhile go."""
+    """The base, a folder; the data, files of lines; where the adapter and what is kept meanwhile go. No
+    step begins while the file `pause` was touched lately. With `skips_long` conversations beyond the base's
+    context are left out, which are an error otherwise."""
 
     base: str
     training: str
@@ -35,6 +37,8 @@ class AdapterOrder(Struct, frozen=True, kw_only=True):
     plan: AdapterPlan
     threads: int
     hours: float
+    pause: str | None = None
+    skips_long: bool = False
 
 
 class AdapterNote(Struct, frozen=True, kw_only=True):

@@ -163,11 +163,12 @@ async def rollback(http: HttpRequest) -> Response:
     "GET",
     "/v1/adapt/export",
     query=ExportQuery,
-    content=(Content(LINES, {"type": "string", "description": "A line of JSON for each example."}),),
+    content=(Content(LINES, {"type": "string", "description": "A line of JSON for each record."}),),
     errors=OFF,
 )
 async def export(http: HttpRequest) -> Response:
-    """All that is kept, of one key or of all: a line of JSON for each example."""
+    """All that is kept, of one key or of all: a line of JSON for each example, task, student, decision and
+    piece of evidence; `record` says which."""
     query = read_query(ExportQuery, http)
     lines = await done(http, _actions(http).export(query.key))
     text = b"".join(msgspec.json.encode(one) + b"\n" for one in lines)
@@ -180,4 +181,5 @@ async def forget(http: HttpRequest) -> Response:
     body = await read_checked(ForgetBody, http)
     if (body.key is not None) + (body.reply is not None) + body.all != 1:
         raise InvalidRequest("forget takes one of key, reply and all", param="key")
-    return json_response(ForgetReply(await done(http, _actions(http).forget(body.key, body.reply))))
+    gone = await done(http, _actions(http).forget(body.key, body.reply))
+    return json_response(ForgetReply(gone.examples, gone.students))

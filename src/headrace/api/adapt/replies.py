@@ -49,7 +49,7 @@ class ForgetBody(RequestBody, kw_only=True):
 
 
 class ExportQuery(Query, frozen=True, kw_only=True):
-    """Whose examples."""
+    """Whose records."""
 
     key: Annotated[str, Meta(max_length=200, description="Of this key only.")] | None = None
 
@@ -142,6 +142,7 @@ class RollbackReply(Struct, frozen=True, kw_only=True):
 
 
 class ForgetReply(Struct, frozen=True):
-    """How many examples are deleted."""
+    """How many examples are deleted, and which students that had learned from them."""
 
     forgotten: int
+    students: list[str]

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from headrace.adapt.rungs.names import PREFIX
 from headrace.api.anthropic.errors import MESSAGES_PATH
 from headrace.api.anthropic.models import ModelsQuery, anthropic_model, anthropic_models
 from headrace.api.anthropic.schema import AnthropicModel, AnthropicModelList
@@ -46,6 +47,7 @@ def model_cards(service: Service) -> ModelList:
         _adapter_card(cards[entry.name], one)
         for entry in service.models.entries
         for one in entry.adapters.named
+        if not one.name.startswith(PREFIX)
     ]
     aliased = [
         replace(cards[alias.target], id=name, created=alias.created_s, aliases=())

@@ -9,14 +9,15 @@ from typing import Annotated
 
 import typer
 
+from headrace.adapt.export import everything
 from headrace.cli.adapt.opened import opened_store
 from headrace.cli.flags import takes_settings
 from headrace.config.settings import Settings
 from headrace.errors import UsageError
 from headrace.storage.database import open_private
 
-HELP = """Write all that is kept to FILE, a line of JSON for each example; without FILE, or to -, to the
-standard output.
+HELP = """Write all that is kept to FILE, a line of JSON for each example, task, student, decision and piece
+of evidence; "record" says what a line is. Without FILE, or to -, it goes to the standard output.
 
 \b
 Examples:
@@ -28,13 +29,13 @@ Examples:
 @takes_settings("store")
 def command(
     file: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="The file to write.")] = None,
-    key: Annotated[str | None, typer.Option(help="Only examples of this key.")] = None,
+    key: Annotated[str | None, typer.Option(help="Only what belongs to this key.")] = None,
     *,
     settings: Settings,
 ) -> None:
     """Write them; see HELP."""
     with opened_store(settings) as store:
-        lines = store.export(key)
+        lines = everything(store, key)
     text = "".join(json_module.dumps(one, ensure_ascii=False) + "\n" for one in lines)
     if file is None or file == Path("-"):
         print(text, end="")
@@ -47,4 +48,5 @@ def command(
             os.fsync(out.fileno())
     except OSError as error:
         raise UsageError(f"{file} cannot be written: {error.strerror}") from None
-    print(f"{len(lines):,} examples are in {file}")
+    examples = sum(one["record"] == "example" for one in lines)
+    print(f"{examples:,} examples and {len(lines) - examples:,} other records are in {file}")

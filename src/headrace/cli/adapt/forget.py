@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from headrace.adapt import actions
 from headrace.cli.adapt.opened import opened_store
 from headrace.cli.flags import takes_settings
 from headrace.cli.terminal import JsonFlag, print_json
@@ -35,5 +36,10 @@ def command(
     if (key is not None) + (reply is not None) + everything != 1:
         raise UsageError("forget takes one of --key NAME, --reply ID and --all")
     with opened_store(settings) as store:
-        gone = store.forget(key, reply)
-    print_json({"forgotten": gone}) if json else print(f"{gone:,} examples are deleted")
+        gone = actions.forget(store, key, reply)
+    if json:
+        print_json({"forgotten": gone.examples, "students": gone.students})
+        return
+    print(f"{gone.examples:,} examples are deleted")
+    if gone.students:
+        print(f"students that had learned from them are deleted: {', '.join(gone.students)}")

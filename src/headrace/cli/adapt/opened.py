@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 
 from msgspec import Struct
 
 from headrace.adapt.examples import ExampleStore, TaskRow
+from headrace.adapt.fine_tuning.base import base_folder
 from headrace.adapt.schema import open_adapt
 from headrace.adapt.tasks import Embed
 from headrace.cli.load_progress import loaded
 from headrace.config.adapt_settings import AdaptSettings, read_adapt
 from headrace.config.settings import Settings
+from headrace.workers.model_spec import read_specs
 
 
 class OpenedTask(Struct, frozen=True):
@@ -33,6 +36,12 @@ def opened_store(settings: Settings) -> Generator[ExampleStore]:
         yield ExampleStore(database)
     finally:
         database.close()
+
+
+def weights_here(model: str, settings: Settings) -> Path:
+    """The folder of a model of the settings, or of a shipped one, that adapters can be trained on."""
+    specs = {name: one for one in read_specs([], settings) for name in (one.name, *one.aliases)}
+    return base_folder(specs[model].model if model in specs else model, model)
 
 
 @contextmanager

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from headrace.adapt.actions import plain, shadow
-from headrace.adapt.registry import person
-from headrace.cli.adapt.opened import opened_task
+from headrace.adapt.ladder import TaskExample
+from headrace.adapt.registry import StudentRow, person
+from headrace.adapt.rungs.teaching import ADAPTER, students_folder
+from headrace.adapt.rungs.writing import conversation_of, tokens_of, writer
+from headrace.adapt.schema import adapt_file
+from headrace.adapt.students import StudentAnswer
+from headrace.cli.adapt.opened import opened_task, weights_here
 from headrace.cli.flags import takes_settings
 from headrace.cli.terminal import JsonFlag, print_json
 from headrace.config.settings import MODEL_SETTINGS, Settings
@@ -32,10 +39,18 @@ def command(
 ) -> None:
     """Judge it; see HELP."""
     with opened_task(task, settings) as opened:
-        found = shadow(opened.store, opened.task.id, opened.embed, person())
+        written = partial(_written, settings)
+        found = shadow(opened.store, opened.task.id, opened.embed, person(), written)
     if json:
         print_json(plain(found))
     elif found.prospect is not None:
         print(found.prospect.line)
     else:
         print(f"the student of task {opened.task.id} is worse than the margin allows")
+
+
+def _written(settings: Settings, row: StudentRow, examples: Sequence[TaskExample]) -> list[StudentAnswer]:
+    """What a student that writes says: its model and adapter are loaded for it."""
+    folder = students_folder(adapt_file(settings.store_file)) / row.id / ADAPTER
+    with writer(weights_here(row.model.base, settings), folder) as writes:
+        return writes([conversation_of(one) or () for one in examples], tokens_of(examples))

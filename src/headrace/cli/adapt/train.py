@@ -10,7 +10,7 @@ from headrace.adapt.actions import Trained, plain
 from headrace.adapt.schema import adapt_file
 from headrace.adapt.tasks import embed_examples
 from headrace.adapt.training_process import TrainingProcess
-from headrace.cli.adapt.opened import opened_task
+from headrace.cli.adapt.opened import opened_task, weights_here
 from headrace.cli.flags import takes_settings
 from headrace.cli.terminal import JsonFlag, print_json, status
 from headrace.config.settings import MODEL_SETTINGS, Settings
@@ -18,9 +18,11 @@ from headrace.config.settings import MODEL_SETTINGS, Settings
 HELP = """Make a student of a task: of all kinds that can be certified the one that may answer most.
 
 Tried in this order: the same question again; the five nearest questions agree; a linear head on the encoder's
-vectors. Each learns from the earlier examples and is tried on the later ones. It runs in a process of its own
-with the lowest priority, within adapt.train_memory and adapt.train_hours, and waits while requests are under
-way. Where it is stopped or killed, it goes on from its last checkpoint. Then: `headrace adapt shadow`.
+vectors; where these may not answer four fifths of the requests, a low-rank adapter (LoRA) on the model
+adapt.base, which writes its answers and needs headrace[train]. Each learns from the earlier examples and is
+tried on the later ones. It runs in a process of its own with the lowest priority, within adapt.train_memory
+and adapt.train_hours, and waits while requests are under way. Where it is stopped or killed, it goes on from
+its last checkpoint. Then: `headrace adapt shadow`.
 
 \b
 Example:
@@ -41,7 +43,9 @@ def command(
         embed_examples(opened.store.database, opened.adapt.encoder, opened.embed, task=wanted.id)
     with status() as shown:
         shown("trying the ladder; it can be interrupted, and goes on the next time")
-        process = TrainingProcess(adapt_file(settings.store_file), wanted.id, opened.adapt)
+        base = opened.adapt.base
+        weights = None if base is None else weights_here(base, settings)
+        process = TrainingProcess(adapt_file(settings.store_file), wanted.id, opened.adapt, weights)
         try:
             name, card = process.result()
         finally:
@@ -53,4 +57,6 @@ def command(
         f"student {name} of task {wanted.id}: {card.rung}, from {card.lessons:,} examples with "
         f"{card.answers:,} answers; it may answer {card.share:.0%} of {card.held_out:,} later ones"
     )
+    for rung, why in card.skipped.items():
+        print(f"{rung} was not tried: {why}")
     print(f"judge it by real traffic: headrace adapt shadow {wanted.id}")

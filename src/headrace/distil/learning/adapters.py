@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from headrace.errors import InvalidRequest
 
 BATCH_TOKENS = 2048
 MAX_BATCH_TOKENS = 1 << 15
+PAUSED_S = 1.0
 
 
 def train_adapter(
@@ -50,6 +52,7 @@ def train_adapter(
 
     def progress(step: int, steps: int, loss: float) -> None:
         say(AdapterNote(kind="step", step=step, steps=steps, loss=loss))
+        _wait(order.pause)
 
     trainer.train(lambda step: (batches.of(step), None), progress)
     last = float(trainer.losses_of([((one,), None) for one in held]).mean()) if held else None
@@ -57,6 +60,18 @@ def train_adapter(
     model.save_pretrained(order.out)
     learned = sum(len(one.tokens) for one in samples) * plan.epochs
     return AdapterNote(kind="made", step=trainer.step, steps=trainer.steps, tokens=learned)
+
+
+def _wait(file: str | None) -> None:
+    """While clients wait, as the file that they touch says."""
+    while file is not None:
+        try:
+            age_s = time.time() - Path(file).stat().st_mtime
+        except OSError:
+            return
+        if not 0 <= age_s < PAUSED_S:
+            return
+        time.sleep(0.1)
 
 
 class _Batches:

@@ -1,0 +1,133 @@
+"""The adapter of a student, made by the process of fine-tuning jobs; it goes on where it was killed."""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from headrace.adapt.fine_tuning.order import MODULE, AdapterNote, AdapterOrder, AdapterPlan
+from headrace.adapt.ladder import TaskExample
+from headrace.adapt.rungs.writing import conversation_of
+from headrace.errors import InvalidRequest
+from headrace.isolation.child import KEPT_VARIABLES
+
+PLAN = AdapterPlan(epochs=3, rate=1e-3)
+LOOK_S = 0.3
+ADAPTER = "adapter"
+
+
+class AdapterPlace(Struct, frozen=True, kw_only=True):
+    """A student's adapter: the base by the name that requests have for it, and its folder; where the student
+    is kept; processor cores and hours that its training may take."""
+
+    base: str
+    weights: Path
+    folder: Path
+    cores: int
+    hours: float
+
+    @property
+    def adapter(self) -> Path:
+        """The folder of PEFT, as soon as it is made."""
+        return self.folder / ADAPTER
+
+
+def students_folder(file: Path) -> Path:
+    """Where students of the database in `file` have their adapters."""
+    return file.with_suffix(".students")
+
+
+def teach(
+    lessons: Sequence[TaskExample],
+    place: AdapterPlace,
+    has_traffic: Callable[[], bool],
+    noted: Callable[[AdapterNote], None],
+) -> None:
+    """Train the adapter of a student. InvalidRequest says why there is none.
+
+    While `has_traffic` says that clients wait, so does the training."""
+    if place.adapter.is_dir():  # its process was killed afterwards
+        return
+    place.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    data, made = place.folder / "training.jsonl", place.folder / "made"
+    data.write_bytes(b"\n".join(map(_line, lessons)) + b"\n")
+    shutil.rmtree(made, ignore_errors=True)
+    order = AdapterOrder(
+        base=str(place.weights),
+        training=str(data),
+        validation=None,
+        out=str(made),
+        work=str(place.folder / "work"),
+        plan=PLAN,
+        threads=place.cores,
+        hours=place.hours,
+        pause=str(place.folder / "pause"),
+        skips_long=True,
+    )
+    last = _computed(order, has_traffic, noted)
+    if last is None:
+        raise InvalidRequest(
+            "its training was ended, such as for want of memory or time: adapt.train_memory and "
+            "adapt.train_hours bound it",
+            param="task",
+        )
+    if last.kind == "failed":
+        raise InvalidRequest(last.message, param="task")
+    made.rename(place.adapter)
+    data.unlink()  # what users have said
+    shutil.rmtree(place.folder / "work", ignore_errors=True)
+
+
+def _line(example: TaskExample) -> bytes:
+    asked = conversation_of(example) or ()
+    said = [{"role": one.role, "content": one.content, "weight": 0} for one in asked]
+    for one in said:
+        if one["role"] != "assistant":
+            del one["weight"]
+    return msgspec.json.encode({"messages": [*said, {"role": "assistant", "content": example.answer}]})
+
+
+def _computed(
+    order: AdapterOrder, has_traffic: Callable[[], bool], noted: Callable[[AdapterNote], None]
+) -> AdapterNote | None:
+    """The last word of the process, which ends with this one; None where it was ended without one."""
+    variables = {name: value for name, value in os.environ.items() if name in KEPT_VARIABLES}
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", MODULE],  # -P: import nothing from the current directory
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=variables,
+        bufsize=0,
+    )
+    assert process.stdin is not None and process.stdout is not None and order.pause is not None
+    last, rest = None, b""
+    try:
+        with suppress(BrokenPipeError), process.stdin as given:
+            given.write(msgspec.json.encode(order))
+        while True:
+            if has_traffic():
+                Path(order.pause).touch()
+            if not select.select([process.stdout], [], [], LOOK_S)[0]:
+                continue
+            said = process.stdout.read(1 << 16)
+            if not said:
+                return last
+            *lines, rest = (rest + said).split(b"\n")
+            for line in lines:
+                note = msgspec.json.decode(line, type=AdapterNote)
+                last = note if note.kind in ("made", "failed") else last
+                noted(note)
+    finally:
+        process.kill()
+        process.stdout.close()
+        process.wait()
