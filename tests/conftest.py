@@ -48,6 +48,15 @@ def pgvector() -> Iterator[Any]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def qdrant(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A stand-in for a Qdrant server, see `index_stores.QdrantStores`."""
+    from index_stores import qdrant_server
+
+    with qdrant_server(tmp_path_factory.mktemp("qdrant")) as server:
+        yield server
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """What tests have measured: with xdist, what they print is not shown."""
     for report in (one for reports in terminalreporter.stats.values() for one in reports):

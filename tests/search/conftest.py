@@ -13,6 +13,8 @@ from index_stores import STORES, Store
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     """An empty store of each kind."""
     folder = tmp_path / "indexes"
-    found = Store(folder) if request.param == "local" else request.getfixturevalue("pgvector").store(folder)
+    found = (
+        Store(folder) if request.param == "local" else request.getfixturevalue(request.param).store(folder)
+    )
     yield found
     found.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,17 +16,19 @@ from headrace.search.index import Index, IndexMeta
 from headrace.search.indexes import Indexes
 from postgres_server import Postgres, running_postgres
 
-STORES = ("local", "pgvector")
+STORES = ("local", "pgvector", "qdrant")
 PASSWORD = "p4ss w'ord%7E@:/"
 
 
 class Store:
     """A store of one kind: a folder, or the database of an address, with a password in the file `secret`."""
 
-    def __init__(self, folder: Path, address: str = "", secret: str = "") -> None:
-        self.folder, self.address, self.secret = folder, address, secret
+    def __init__(self, folder: Path, address: str = "", secret: str = "", qdrant: Any = None) -> None:
+        self.folder, self.address, self.secret, self.qdrant = folder, address, secret, qdrant
         self.indexes = self.reopened()
         self._opened = [self.indexes]
+        if address.startswith("qdrant"):  # a writer that was killed is given up sooner
+            importlib.import_module("headrace.search.qdrant.writing").LEASE_S = 0.5  # pyright: ignore
 
     def reopened(self) -> Indexes:
         """The same indexes by other connections."""
@@ -42,9 +45,11 @@ class Store:
         return self._opened[-1].find(name, owner)
 
     def connections(self) -> int:
-        """To its database, of all programs."""
+        """To its database, of all programs, with something to do."""
         if not self.address:
             return 0
+        if self.qdrant is not None:
+            return self.qdrant.active
         with connect(self.address, self.secret) as connection:
             [(count,)] = connection.execute(
                 "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
@@ -56,7 +61,9 @@ class Store:
         """Close its connections, and empty its database."""
         for indexes in self._opened:
             indexes.close()
-        if self.address:
+        if self.qdrant is not None:
+            self.qdrant.clear()
+        elif self.address:
             with connect(self.address, self.secret) as connection:
                 names = connection.execute(
                     "SELECT quote_ident(nspname) FROM pg_namespace WHERE nspname LIKE 'headrace%'"
@@ -89,6 +96,32 @@ class Server:
 
     def _address(self, database: str) -> str:
         return f"postgresql://{self.postgres.user}@127.0.0.1:{self.postgres.port}/{database}"
+
+
+class QdrantStores:
+    """A stand-in for a Qdrant server that asks for an API key."""
+
+    def __init__(self, server: Any, secret: Path) -> None:
+        self.server, self.secret = server, str(secret)
+
+    def store(self, folder: Path) -> Store:
+        """A store on the server, which is empty."""
+        return Store(folder, self.server.address, self.secret, self.server)
+
+    def settings(self) -> dict[str, str]:
+        """The table [search] of all indexes on the server."""
+        return {"store": self.server.address, "secret": f"file:{self.secret}"}
+
+
+@contextmanager
+def qdrant_server(folder: Path) -> Iterator[QdrantStores]:
+    """A server; skips where Qdrant's client is not installed."""
+    pytest.importorskip("qdrant_client", reason="the extra qdrant is not installed")
+    found = importlib.import_module("qdrant_server")
+    secret = folder / "qdrant-key"
+    secret.write_text(found.API_KEY)
+    with found.running_qdrant() as server:
+        yield QdrantStores(server, secret)
 
 
 @contextmanager

@@ -139,7 +139,7 @@ def test_a_database_that_takes_not_all_texts(pgvector: Server, tmp_path: Path) -
 
 
 def test_a_phrase_in_too_many_texts(remote: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.search.postgres.words.MAX_CANDIDATES", 3)
+    monkeypatch.setattr("headrace.search.phrases.MAX_CANDIDATES", 3)
     index = remote.new()
     index.upsert([row(f"k{place}", "late refund payment") for place in range(4)] + [row("k", "pay now")])
     assert by_words(index, "x", keywords=("refund now",)) == []

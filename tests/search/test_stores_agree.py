@@ -1,4 +1,4 @@
-"""An index in PostgreSQL finds what the local one finds, with the same scores to the last bit."""
+"""An index in PostgreSQL or Qdrant finds what the local one finds, with the same scores to the last bit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from index_rows import SIZE, row, vector_of
-from index_stores import Server, Store
+from index_stores import STORES, Store
 from msgspec.structs import replace
 
 from headrace.search.index import IndexQuery, IndexRow
@@ -79,9 +79,9 @@ def some_query(draw: random.Random) -> IndexQuery:
     )
 
 
-@pytest.fixture
-def both(tmp_path: Path, pgvector: Server) -> Iterator[list[Store]]:
-    found = [Store(tmp_path / "a"), pgvector.store(tmp_path / "b")]
+@pytest.fixture(params=STORES[1:])
+def both(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[Store]]:
+    found = [Store(tmp_path / "a"), request.getfixturevalue(request.param).store(tmp_path / "b")]
     yield found
     for store in found:
         store.close()
@@ -115,7 +115,7 @@ def test_both_find_the_same(both: list[Store]) -> None:
 
 
 def test_near_vectors_are_in_the_local_order(both: list[Store]) -> None:
-    """What pgvector adds up in float32 tells vectors as near as these not apart."""
+    """What a store adds up in float32 tells vectors as near as these not apart."""
     numbers, query = np.random.default_rng(3), vector_of("q")
     rows = []
     for place in range(400):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, cast
 from urllib.parse import parse_qsl, urlsplit
 
 from msgspec import Struct
@@ -14,7 +14,16 @@ from headrace.config.setting import Setting, table_of
 from headrace.config.values import text
 from headrace.errors import UsageError
 
-SCHEMES = ("postgresql", "postgres")
+SCHEMES: Mapping[str, Literal["pgvector", "qdrant"]] = {
+    "postgresql": "pgvector",
+    "postgres": "pgvector",
+    "qdrant": "qdrant",
+    "qdrants": "qdrant",
+    "http": "qdrant",
+    "https": "qdrant",
+}
+"""How addresses of stores begin, and the extra that each needs."""
+_FORMS = "postgresql://USER@HOST:PORT/DATABASE or qdrant://HOST:PORT"
 INDEX_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,62}")
 
 
@@ -25,7 +34,7 @@ class IndexStore(Struct, frozen=True, kw_only=True):
         str | None,
         Setting(
             help="PostgreSQL database with the extension pgvector, as postgresql://USER@HOST:PORT/DATABASE,"
-            " without a password",
+            " or Qdrant server, as qdrant://HOST:PORT (with TLS qdrants:// or https://), without a password",
             values=text("url"),
             shown_default="a folder beside the store",
         ),
@@ -33,11 +42,16 @@ class IndexStore(Struct, frozen=True, kw_only=True):
     secret: Annotated[
         str | None,
         Setting(
-            help="name of its password: env:VARIABLE or file:PATH",
+            help="name of its password or API key: env:VARIABLE or file:PATH",
             values=text("env:VARIABLE"),
             shown_default="none",
         ),
     ] = None
+
+    @property
+    def kind(self) -> Literal["local", "pgvector", "qdrant"]:
+        """What kind of store it is."""
+        return "local" if self.store is None else SCHEMES[urlsplit(self.store).scheme]
 
 
 INDEX_STORE_SETTINGS: Mapping[str, Setting] = table_of(IndexStore)
@@ -86,15 +100,24 @@ def _check_address(address: str, where: str) -> None:
     try:
         parts = urlsplit(address)
         password, given = parts.password, [name for name, _ in parse_qsl(parts.query)]
+        found = SCHEMES.get(parts.scheme)
+        is_whole = found != "qdrant" or bool(parts.hostname and (parts.port is None or parts.port))
     except ValueError:
-        raise UsageError(f"{where} is no address: write postgresql://USER@HOST:PORT/DATABASE") from None
-    if parts.scheme not in SCHEMES:
+        is_whole, found, password, parts, given = False, "pgvector", None, None, list[str]()
+    if parts is None or not is_whole:
+        raise UsageError(f"{where} is no address: write {_FORMS}")
+    if found is None:
         raise UsageError(
             f"{where} begins with {parts.scheme[:40] or 'nothing'!r}: stores of indexes are PostgreSQL"
-            " databases with pgvector, postgresql://USER@HOST:PORT/DATABASE"
+            f" databases with pgvector and Qdrant servers, {_FORMS}"
         )
-    if password is not None or "password" in given:
+    if password is not None or "password" in given or (found == "qdrant" and parts.username is not None):
         raise UsageError(
             f"{where} has a password in it: leave it out, and name it by secret, such as"
             ' secret = "env:SEARCH_PASSWORD"'
+        )
+    if found == "qdrant" and (parts.query or parts.fragment):
+        raise UsageError(
+            f"{where} has more than an address in it: leave out what follows the ? or #; an API key is"
+            ' named by secret, such as secret = "env:QDRANT_API_KEY"'
         )

@@ -203,6 +203,18 @@ class Index(Protocol):
         ...
 
 
+class RemoteIndex(Index, Protocol):
+    """An index in another machine's store."""
+
+    def make(self, meta: IndexMeta) -> None:
+        """Make it new and empty; IndexBusy where another has just made it."""
+        ...
+
+    def drop(self) -> None:
+        """Delete it; IndexBusy while it is written."""
+        ...
+
+
 def check_limit(limit: int) -> None:
     """InvalidRequest unless it is from 1 to MAX_LIMIT."""
     if not 1 <= limit <= MAX_LIMIT:

@@ -6,14 +6,13 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from headrace.config.extras import extra_module
 from headrace.config.names import nearest
 from headrace.config.search_settings import INDEX_NAME, IndexStore, IndexStores, read_search
 from headrace.config.settings import Settings
 from headrace.errors import InvalidRequest
-from headrace.search.index import Index, IndexMeta, IndexMissing, IndexUnreachable
+from headrace.search.index import Index, IndexMeta, IndexMissing, IndexUnreachable, RemoteIndex
 from headrace.search.local_index import LocalIndex
 from headrace.search.tables import locked
 
@@ -23,7 +22,7 @@ _HERE = IndexStore()
 
 
 class Indexes:
-    """Each index is a folder in a folder, or a schema of a database. Safe to share between threads."""
+    """Each index is a folder in a folder, or is in a database. Safe to share between threads."""
 
     def __init__(self, folder: Path, stores: IndexStores | None = None) -> None:
         """Raises ExtraMissing where `stores` name a database and the extra is not installed."""
@@ -32,7 +31,7 @@ class Indexes:
         remote = {
             one for one in (self._stores.everything, *self._stores.own.values()) if one.store is not None
         }
-        self._pools = {one: _postgres().Pool(one, self._place(one)) for one in remote}
+        self._pools = {one: _module(one).open_pool(one, self._place(one)) for one in remote}
 
     @property
     def may_have_any(self) -> bool:
@@ -43,7 +42,7 @@ class Indexes:
         """Those of an owner; "" are those for all."""
         found = self._local_names(owner)
         for store, pool in self._pools.items():
-            found += [name for name in _postgres().names_of(pool, owner) if self._store_of(name) == store]
+            found += [name for name in _module(store).names_of(pool, owner) if self._store_of(name) == store]
         return sorted(found)
 
     def find(self, name: str, owner: str = "") -> Index:
@@ -128,11 +127,11 @@ class Indexes:
             return "search"
         return f"search.indexes.{next(name for name, one in self._stores.own.items() if one == store)}"
 
-    def _at(self, name: str) -> Any:
+    def _at(self, name: str) -> LocalIndex | RemoteIndex:
         store = self._store_of(name)
         if store.store is None:
             return self._local(name)
-        return _postgres().PostgresIndex(self._pools[store], name)
+        return _module(store).index_of(self._pools[store], name)
 
     def _local(self, name: str) -> LocalIndex:
         found = self._open.get(name)
@@ -143,7 +142,10 @@ class Indexes:
         return found
 
 
-def _postgres() -> ModuleType:
+def _module(store: IndexStore) -> ModuleType:
+    """What has the indexes of a store that is not here: `open_pool`, `index_of` and `names_of`."""
+    if store.kind == "qdrant":
+        return extra_module("qdrant", "headrace.search.qdrant.qdrant_index", "qdrant_client")
     return extra_module("pgvector", "headrace.search.postgres.postgres_index", "psycopg")
 
 

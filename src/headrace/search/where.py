@@ -11,8 +11,8 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping
-from typing import Literal, cast
+from collections.abc import Callable, Iterator, Mapping
+from typing import Literal, TypeVar, cast
 
 from msgspec import Struct
 
@@ -21,7 +21,9 @@ from headrace.errors import InvalidRequest
 Value = str | int | float | bool
 Operator = Literal["=", "!=", "<", "<=", ">", ">="]
 Sql = tuple[str, list[str | int | float]]
+T = TypeVar("T")
 
+KINDS = ("string", "number", "boolean")
 MAX_LENGTH = 10_000
 MAX_DEPTH = 50
 MAX_NAME = 256
@@ -97,7 +99,8 @@ class Junction(Struct, frozen=True):
     of: tuple[Condition, ...]
 
 
-Condition = Comparison | Membership | Presence | Truth | Negation | Junction
+Leaf = Comparison | Membership | Presence | Truth
+Condition = Leaf | Negation | Junction
 
 
 def read_where(text: str) -> Condition:
@@ -135,25 +138,69 @@ def _filter(given: object, depth: int, parts_so_far: Iterator[int]) -> Condition
             isinstance(one, str | int | float) for one in values
         ):
             raise _wrong(f"{kind} has a list of 1 to {MAX_VALUES:,} texts or numbers as value", "filters")
-        one_of = Membership(key, tuple(map(_bounded, cast("list[Value]", values))))
+        one_of = Membership(key, tuple(map(bounded, cast("list[Value]", values))))
         return one_of if kind == "in" else Negation(one_of)
     if kind not in _OPERATORS or not isinstance(value, str | int | float):
         raise _wrong(
             f"{kind!r:.40} of {key!r:.60} is no comparison with a text, a number or a boolean", "filters"
         )
-    return Comparison(key, _OPERATORS[kind], _bounded(value))
+    return Comparison(key, _OPERATORS[kind], bounded(value))
+
+
+def folded(
+    condition: Condition,
+    joined: Callable[[bool, list[T]], T],
+    negated: Callable[[T], T],
+    leaf: Callable[[Leaf], T],
+) -> T:
+    """What a condition is in another form: its leaves, what is not, and all or any of several."""
+
+    def fold(one: Condition) -> T:
+        match one:
+            case Junction(every, parts):
+                return joined(every, [fold(part) for part in parts])
+            case Negation(inner):
+                return negated(fold(inner))
+            case _:
+                return leaf(one)
+
+    return fold(condition)
+
+
+def kind_of(value: Value) -> str:
+    """JSON's name of a value's type: values of one are compared."""
+    if isinstance(value, bool):
+        return "boolean"
+    return "string" if isinstance(value, str) else "number"
+
+
+def attributes_in(condition: Condition) -> frozenset[str]:
+    """The names of attributes that a condition is about."""
+    return folded(
+        condition,
+        lambda _, parts: frozenset[str]().union(*parts),
+        lambda part: part,
+        lambda one: frozenset((one.name,)),
+    )
+
+
+def sql_folded(condition: Condition, leaf: Callable[[Leaf], tuple[str, list[T]]]) -> tuple[str, list[T]]:
+    """A condition as SQL with parameters, of which `leaf` makes the parts."""
+
+    def joined(every: bool, parts: list[tuple[str, list[T]]]) -> tuple[str, list[T]]:
+        text = (" AND " if every else " OR ").join(text for text, _ in parts)
+        return f"({text})", [value for _, values in parts for value in values]
+
+    return folded(condition, joined, lambda part: (f"(NOT {part[0]})", part[1]), leaf)
 
 
 def sql_of(condition: Condition, column: str) -> Sql:
     """The condition over a column of JSON objects, and its parameters. It is never NULL."""
-    match condition:
-        case Junction(every, parts):
-            found = [sql_of(part, column) for part in parts]
-            joined = (" AND " if every else " OR ").join(text for text, _ in found)
-            return f"({joined})", [value for _, values in found for value in values]
-        case Negation(inner):
-            text, values = sql_of(inner, column)
-            return f"NOT {text}", values
+    return sql_folded(condition, lambda leaf: _leaf(leaf, column))
+
+
+def _leaf(leaf: Leaf, column: str) -> Sql:
+    match leaf:
         case Presence(name, there):
             return f"(json_type({column}, ?) IS {'NOT ' if there else ''}NULL)", [_path(name)]
         case Truth(name):
@@ -333,13 +380,13 @@ class _Parser:
 def _number(token: str) -> int | float:
     if any(character in ".eE" for character in token) or len(token) > MAX_DIGITS:
         return float(token)
-    value = _bounded(int(token))
+    value = bounded(int(token))
     assert isinstance(value, int | float)
     return value
 
 
-def _bounded(value: Value) -> Value:
-    """The value as SQLite takes it, whose whole numbers have 64 bits."""
+def bounded(value: Value) -> Value:
+    """A value as SQLite takes it, whose whole numbers have 64 bits."""
     if not isinstance(value, int) or -(2**63) <= value < 2**63:
         return value
     try:

@@ -15,6 +15,7 @@ from typing import Any
 
 from psycopg import errors, sql
 
+from headrace.config.search_settings import IndexStore
 from headrace.errors import InvalidRequest
 from headrace.ops.value import Array
 from headrace.search.index import (
@@ -32,12 +33,13 @@ from headrace.search.index import (
     check_rows,
     check_size,
 )
+from headrace.search.phrases import phrases_of
 from headrace.search.postgres.pool import PREFIX, Connection, Pool
 from headrace.search.postgres.rows import add_rows, digest_of_key, remove_keys
 from headrace.search.postgres.tables import FORMAT, META, SCHEMA, shielded, unshielded
 from headrace.search.postgres.vectors import Vectors
-from headrace.search.postgres.where import Sql, sql_of
-from headrace.search.postgres.words import by_words, merge_postings, phrases_of, with_all
+from headrace.search.postgres.where import sql_of
+from headrace.search.postgres.words import by_words, found_phrase, merge_postings, with_all
 from headrace.search.scoring import depth_of, ranked
 from headrace.search.words import words_of
 
@@ -147,7 +149,7 @@ class PostgresIndex:
             rows = connection.execute(
                 f"SELECT c.id, c.text FROM {_JOINED} WHERE d.key_digest = %s".encode(), (digest_of_key(key),)
             ).fetchall()
-            found = Vectors(connection, 0).rows([number for number, _ in rows])
+            found = Vectors(connection).rows([number for number, _ in rows])
         return {unshielded(text): found[number] for number, text in rows if number in found}
 
     def chunks_of(self, key: str) -> list[tuple[TextSpan, str]]:
@@ -229,12 +231,14 @@ class PostgresIndex:
         meta = self._meta(connection)
         depth = depth_of(query.limit)
         filtered = None if query.where is None else sql_of(query.where, "d.filters")
-        phrases = phrases_of(connection, words_of(query.text, query.keywords))
+        phrases = phrases_of(
+            words_of(query.text, query.keywords), lambda phrase: found_phrase(connection, phrase)
+        )
         words: dict[int, float] = {}
         if phrases is not None:
             words = by_words(connection, phrases, filtered, meta, depth)
-        vectors = Vectors(connection, meta["size"])
-        near = self._near(vectors, meta, query, filtered, depth)
+        vectors = Vectors(connection, filtered)
+        near = self._near(vectors, meta, query, depth)
         if phrases is not None and phrases.all:
             near = with_all(connection, phrases, near)
         products: dict[int, float] = {}
@@ -244,13 +248,21 @@ class PostgresIndex:
         hits = ranked(query, phrases is not None, chunks, words, near, products)
         return Found(hits, meta["generation"])
 
-    def _near(
-        self, vectors: Vectors, meta: Mapping[str, Any], query: IndexQuery, filtered: Sql | None, depth: int
-    ) -> list[int]:
+    def _near(self, vectors: Vectors, meta: Mapping[str, Any], query: IndexQuery, depth: int) -> list[int]:
         if query.vector is None or not meta["size"]:
             return []
         check_size(query.vector, meta["size"], unshielded(meta["model"]))
-        return vectors.nearest(query.vector, filtered, depth)
+        return vectors.nearest(query.vector, depth)
+
+
+def open_pool(store: IndexStore, where: str) -> Pool:
+    """Connections to a database, which are made when they are needed."""
+    return Pool(store, where)
+
+
+def index_of(pool: Pool, name: str) -> PostgresIndex:
+    """The index of that name in a database, which may not be there."""
+    return PostgresIndex(pool, name)
 
 
 def names_of(pool: Pool, owner: str) -> list[str]:

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace.search.index import IndexRow, size_to_add, vectors_to_add
+from headrace.search.phrases import postings_of
 from headrace.search.postgres.pool import Connection
 from headrace.search.postgres.tables import shielded
 from headrace.search.postgres.vectors import MAX_SIZE, binary_copy
 from headrace.search.postgres.where import filters_of
-from headrace.search.postgres.words import postings_of
 
 
 def add_rows(connection: Connection, meta: Mapping[str, Any], rows: Sequence[IndexRow]) -> int:

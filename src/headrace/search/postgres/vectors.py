@@ -1,4 +1,4 @@
-"""Vectors of an index in PostgreSQL: all are compared by pgvector, and the nearest scored again here."""
+"""Vectors of an index in PostgreSQL, compared by pgvector."""
 
 from __future__ import annotations
 
@@ -8,74 +8,42 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from headrace.ops.value import Array
+from headrace.search.nearest import RemoteVectors
 from headrace.search.postgres.pool import Connection
 from headrace.search.postgres.tables import unshielded
 from headrace.search.postgres.where import Sql
-from headrace.search.vectors import MAX_TIES, best, products_of
 
 MAX_SIZE = 16_000
 """Of a vector of pgvector."""
-_MORE = 64
-"""Vectors beyond those that are wanted with which most queries need one scan."""
 _PORTION = 2048
 _HEADER = 4  # bytes before the numbers of a vector
 
 
-class Vectors:
-    """Those of one transaction."""
+class Vectors(RemoteVectors):
+    """Those of one transaction that a condition allows."""
 
-    def __init__(self, connection: Connection, size: int) -> None:
-        self._connection, self._size = connection, size
+    def __init__(self, connection: Connection, filtered: Sql | None = None) -> None:
+        self._connection, self._filtered = connection, filtered
 
-    def rows(self, ids: Sequence[int]) -> dict[int, Array]:
-        """The vectors of some ids."""
-        return {number: vector for part in self._portions(ids) for number, vector in zip(*part, strict=True)}
-
-    def products(self, query: Array, ids: Sequence[int]) -> dict[int, float]:
-        """Of each id the product of its vector with the query's."""
-        wide = query.astype(np.float64)
-        return {
-            number: score
-            for found, rows in self._portions(ids)
-            for number, score in zip(found, products_of(rows, wide).tolist(), strict=True)
-        }
-
-    def nearest(self, query: Array, filtered: Sql | None, depth: int) -> list[int]:
-        """The ids of the vectors with the largest products, those with equal ones by their keys."""
-        found = self.products(query, self._candidates(query, filtered, depth))
-        ids, scores = np.array(list(found), np.int64), np.array(list(found.values()), np.float32)
-        order = np.argsort(ids, kind="stable")
-        near = best(ids[order], scores[order], depth)
-        kept = dict(zip(near.ids.tolist(), near.scores.tolist(), strict=True))
-        if len(set(kept.values())) == len(kept):
-            return list(kept)[:depth]
-        keys = self._keys(list(kept))
-        return sorted(kept, key=lambda one: (-kept[one], keys[one]))[:depth]
-
-    def _candidates(self, query: Array, filtered: Sql | None, depth: int) -> list[int]:
-        """Ids among which the best `depth` are for certain, with all that share the last one's product."""
-        given, condition, values = text_of(query), "", list[object]()
-        if filtered is not None:
+    def scanned(self, query: Array, limit: int, at_least: float | None) -> list[tuple[int, float]]:
+        """As `RemoteVectors.scanned`: pgvector's <#> is the negative product."""
+        condition, values = "", list[object]()
+        if self._filtered is not None:
             condition = (
                 "WHERE v.id IN (SELECT c.id FROM chunks c JOIN documents d ON d.number = c.document"
-                f" WHERE {filtered[0]})"
+                f" WHERE {self._filtered[0]})"
             )
-            values = list(filtered[1])
+            values += self._filtered[1]
         far = f"SELECT v.id, v.vector <#> %s::vector AS far FROM vectors v {condition}"
-        nearest = f"{far} ORDER BY far LIMIT %s"
-        rows = self._connection.execute(nearest.encode(), (given, *values, depth + _MORE)).fetchall()
-        if len(rows) < depth + _MORE:
-            return [number for number, _ in rows]
-        # What pgvector adds up in float32 is off by less than `error`, for vectors of length 1.
-        error = (self._size + 4) * 2.0**-24
-        bound = rows[depth - 1][1] + 2 * error
-        if rows[-1][1] > bound:
-            return [number for number, far in rows if far <= bound]
-        within = f"SELECT id FROM ({far} OFFSET 0) n WHERE far <= %s ORDER BY far, id LIMIT %s"
-        rows = self._connection.execute(within.encode(), (given, *values, bound, depth + MAX_TIES))
-        return [number for (number,) in rows]
+        sql = f"{far} ORDER BY far LIMIT %s"
+        if at_least is not None:
+            sql = f"SELECT id, far FROM ({far} OFFSET 0) n WHERE far <= %s ORDER BY far, id LIMIT %s"
+            values.append(-at_least)
+        rows = self._connection.execute(sql.encode(), (text_of(query), *values, limit)).fetchall()
+        return [(number, -far) for number, far in rows]
 
-    def _keys(self, ids: Sequence[int]) -> dict[int, tuple[str, int]]:
+    def keys(self, ids: Sequence[int]) -> dict[int, tuple[str, int]]:
+        """As `RemoteVectors.keys`."""
         rows = self._connection.execute(
             "SELECT c.id, d.key, c.position FROM chunks c JOIN documents d ON d.number = c.document"
             " WHERE c.id = ANY (%s::bigint[])",
@@ -83,7 +51,8 @@ class Vectors:
         )
         return {number: (unshielded(key), position) for number, key, position in rows}
 
-    def _portions(self, ids: Sequence[int]) -> Iterator[tuple[list[int], Array]]:
+    def portions(self, ids: Sequence[int]) -> Iterator[tuple[list[int], Array]]:
+        """As `RemoteVectors.portions`."""
         for start in range(0, len(ids), _PORTION):
             rows = self._connection.execute(
                 "SELECT id, vector_send(vector) FROM vectors WHERE id = ANY (%s::bigint[])",

@@ -10,16 +10,19 @@ from decimal import Decimal
 from headrace.search.index import Attributes
 from headrace.search.postgres.tables import shielded
 from headrace.search.where import (
+    KINDS,
     Comparison,
     Condition,
-    Junction,
+    Leaf,
     Membership,
-    Negation,
     Operator,
     Presence,
     Truth,
     Value,
+    bounded,
     checked_attribute,
+    kind_of,
+    sql_folded,
 )
 
 Given = str | Decimal | bool | list[str] | list[Decimal] | list[bool]
@@ -28,7 +31,6 @@ Sql = tuple[str, list[Given]]
 _INFINITY = 10**400
 """More than every number of 64 bits; jsonb has no infinity."""
 _SIGNS: Mapping[Operator, str] = {"=": "=", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
-_KINDS = ("string", "number", "boolean")
 _CASTS = {
     "string": ('COLLATE "C"', "text"),
     "number": ("::numeric", "numeric"),
@@ -43,14 +45,11 @@ def filters_of(attributes: Attributes) -> str:
 
 def sql_of(condition: Condition, column: str) -> Sql:
     """The condition over a column of jsonb, and its parameters. It is never NULL."""
-    match condition:
-        case Junction(every, parts):
-            found = [sql_of(part, column) for part in parts]
-            joined = (" AND " if every else " OR ").join(text for text, _ in found)
-            return f"({joined})", [value for _, values in found for value in values]
-        case Negation(inner):
-            text, values = sql_of(inner, column)
-            return f"(NOT {text})", values
+    return sql_folded(condition, lambda leaf: _leaf(leaf, column))
+
+
+def _leaf(leaf: Leaf, column: str) -> Sql:
+    match leaf:
         case Presence(name, there):
             return f"(({column} -> %s::text) IS {'NOT ' if there else ''}NULL)", [_name(name)]
         case Truth(name):
@@ -58,7 +57,7 @@ def sql_of(condition: Condition, column: str) -> Sql:
         case Membership(name, values):
             return _membership(column, name, values)
         case Comparison(name, operator, value):
-            kind = _kind(value)
+            kind = kind_of(value)
             cast, given = _CASTS[kind]
             test = f"(({column} ->> %s::text) {cast} {_SIGNS[operator]} %s::{given})"
             return _typed(column, name, kind, test, [_given(value)], otherwise=operator == "!=")
@@ -66,8 +65,8 @@ def sql_of(condition: Condition, column: str) -> Sql:
 
 def _membership(column: str, name: str, values: tuple[Value, ...]) -> Sql:
     found, parameters = list[str](), list[Given]()
-    for kind in _KINDS:
-        own = [_given(value) for value in values if _kind(value) == kind]
+    for kind in KINDS:
+        own = [_given(value) for value in values if kind_of(value) == kind]
         if not own:
             continue
         cast, given = _CASTS[kind]
@@ -85,12 +84,6 @@ def _typed(column: str, name: str, kind: str, test: str, values: list[Given], *,
     return sql, [_name(name), _name(name), *values]
 
 
-def _kind(value: Value) -> str:
-    if isinstance(value, bool):
-        return "boolean"
-    return "string" if isinstance(value, str) else "number"
-
-
 def _given(value: Value) -> str | Decimal | bool:
     if isinstance(value, bool):
         return value
@@ -104,15 +97,10 @@ def _json(value: Value) -> Value | None:
     """A value as jsonb takes it: whole numbers beyond 64 bits are floats, as in SQLite."""
     if isinstance(value, str):
         return shielded(value)
-    if isinstance(value, bool):
-        return value
+    value = bounded(value)
     if isinstance(value, int):
-        if -(2**63) <= value < 2**63:
-            return value
-        try:
-            value = float(value)
-        except OverflowError:
-            value = math.copysign(math.inf, value)
+        return value
+    assert isinstance(value, float)
     if math.isnan(value):
         return None
     return value if math.isfinite(value) else int(math.copysign(1, value)) * _INFINITY

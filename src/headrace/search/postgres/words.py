@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from msgspec import Struct
-
-from headrace.errors import InvalidRequest
+from headrace.search.phrases import MAX_CANDIDATES, Phrases, phrase_among, weight_of
 from headrace.search.postgres.pool import Connection
 from headrace.search.postgres.tables import unshielded
 from headrace.search.postgres.where import Sql
-from headrace.search.terms import phrase_counts, term_counts, terms_of
-from headrace.search.words import WordQuery
 
-MAX_CANDIDATES = 10_000
-"""Chunks with all terms of a phrase, which are read to see whether these follow one another."""
-_LEAST_WEIGHT = 1e-6  # of a phrase that half of all chunks have
 _TOGETHER = 65_536  # places of a row of postings after maintenance
 
 # OFFSET 0: each term is looked up by itself, also before PostgreSQL knows how many rows there are.
@@ -51,44 +42,8 @@ _HAS_ALL = """
 """
 
 
-class Phrases(Struct, frozen=True):
-    """What is looked for, by the numbers of phrases: those below `any` are of a text that has any of them,
-    the others are all needed. A phrase of one term is looked up, of another the chunks are known."""
-
-    any: int
-    all: int
-    terms: dict[int, str]
-    known: dict[int, dict[int, int]]
-
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """Those of the statements."""
-        known = [(phrase, *pair) for phrase, found in self.known.items() for pair in found.items()]
-        return {
-            "terms": list(self.terms.values()),
-            "numbers": list(self.terms),
-            "phrases": [phrase for phrase, _, _ in known],
-            "ids": [number for _, number, _ in known],
-            "counts": [count for _, _, count in known],
-            "any": self.any,
-            "all": self.all,
-        }
-
-
-def phrases_of(connection: Connection, query: WordQuery) -> Phrases | None:
-    """The phrases of a query; None where there is none."""
-    if not query.any_of and not query.all_of:
-        return None
-    terms, known = dict[int, str](), dict[int, dict[int, int]]()
-    for number, phrase in enumerate(terms_of([*query.any_of, *query.all_of])):
-        if len(phrase) == 1:
-            terms[number] = phrase[0]
-        elif phrase:
-            known[number] = _found_phrase(connection, phrase)
-    return Phrases(len(query.any_of), len(query.all_of), terms, known)
-
-
-def _found_phrase(connection: Connection, phrase: Sequence[str]) -> dict[int, int]:
+def found_phrase(connection: Connection, phrase: Sequence[str]) -> dict[int, int]:
+    """How often each chunk has a phrase of several terms."""
     different = sorted(set(phrase))
     rows = connection.execute(
         b"SELECT c.id, c.text FROM ("
@@ -97,13 +52,21 @@ def _found_phrase(connection: Connection, phrase: Sequence[str]) -> dict[int, in
         b" JOIN chunks c ON c.id = s.id LIMIT %s",
         (different, len(different), MAX_CANDIDATES + 1),
     ).fetchall()
-    if len(rows) > MAX_CANDIDATES:
-        raise InvalidRequest(
-            f"more than {MAX_CANDIDATES:,} passages have all words of {' '.join(phrase)[:80]!r}, too many to"
-            " look for where these follow one another: search for fewer words together",
-            param="text",
-        )
-    return phrase_counts(phrase, {number: unshielded(text) for number, text in rows})
+    return phrase_among(phrase, {number: unshielded(text) for number, text in rows})
+
+
+def _parameters(phrases: Phrases) -> dict[str, Any]:
+    """Those of the statements."""
+    known = [(phrase, *pair) for phrase, found in phrases.known.items() for pair in found.items()]
+    return {
+        "terms": list(phrases.terms.values()),
+        "numbers": list(phrases.terms),
+        "phrases": [phrase for phrase, _, _ in known],
+        "ids": [number for _, number, _ in known],
+        "counts": [count for _, _, count in known],
+        "any": phrases.any,
+        "all": phrases.all,
+    }
 
 
 def by_words(
@@ -111,15 +74,14 @@ def by_words(
 ) -> dict[int, float]:
     """Ids with their BM25 (larger is better), best first, equal ones by id."""
     chunks, words = meta["chunks"], meta["words"]
-    given = phrases.parameters
+    given = _parameters(phrases)
     rarity_of = _RARITY if meta["dead"] else _RARITY_OF_ALL
     rarity = dict(connection.execute(rarity_of.encode(), given).fetchall())
     if not rarity or not words:
         return {}
-    weights = {phrase: math.log((chunks - count + 0.5) / (count + 0.5)) for phrase, count in rarity.items()}
     given |= {
-        "weighted": list(weights),
-        "weights": [one if one > 0 else _LEAST_WEIGHT for one in weights.values()],
+        "weighted": list(rarity),
+        "weights": [weight_of(count, chunks) for count in rarity.values()],
         "mean": words / chunks,
         "depth": depth,
     }
@@ -143,20 +105,9 @@ def with_all(connection: Connection, phrases: Phrases, ids: Sequence[int]) -> li
         " GROUP BY s.id HAVING count(*) = %(all)s::int"
     )
     found = {
-        number for (number,) in connection.execute(sql.encode(), phrases.parameters | {"some": list(ids)})
+        number for (number,) in connection.execute(sql.encode(), _parameters(phrases) | {"some": list(ids)})
     }
     return [one for one in ids if one in found]
-
-
-def postings_of(texts: Sequence[str]) -> tuple[list[tuple[str, list[int], list[int]]], list[int]]:
-    """Each term with the places of texts that have it and how often; and how many words each text has."""
-    rows, sizes = list[tuple[str, list[int], list[int]]](), [0] * len(texts)
-    for term, group in itertools.groupby(term_counts(texts), key=lambda row: row[0]):
-        pairs = [(place, count) for _, place, count in group]
-        rows.append((term, [place for place, _ in pairs], [count for _, count in pairs]))
-        for place, count in pairs:
-            sizes[place] += count
-    return rows, sizes
 
 
 def merge_postings(connection: Connection) -> None:

@@ -1,0 +1,1 @@
+"""Indexes in Qdrant. Needs the extra qdrant."""
