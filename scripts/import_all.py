@@ -14,7 +14,12 @@ from packaging.requirements import Requirement
 
 OF_EXTRAS = ("headrace.economy", "headrace.gateway", "headrace.providers", "headrace.tools")
 """Packages that need an extra: no module outside of them may import them."""
-INNER = ("headrace.telemetry.otel", "headrace.distil.learning")
+INNER = (
+    "headrace.telemetry.otel",
+    "headrace.distil.learning",
+    "headrace.search.postgres",
+    "headrace.search.qdrant",
+)
 MODULE_OF = {"scikit-learn": "sklearn"}  # where the distribution has another name
 
 
