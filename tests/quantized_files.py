@@ -272,6 +272,78 @@ def rotated(*, bits: int) -> Writer:
     return write
 
 
+def hqq(*, bits: float, axis: int, group: int, as_float: bool = False) -> Writer:
+    """Parts of the matrix of codes lie in the bits of one word, the first in the highest."""
+    packing = {4: "4bit_u8", 3: "3bit_32", 2: "2bit_u8", 1.58: "2bit_u8", 1: "1bit_u8"}.get(bits, "8bit_u8")
+    width = int(packing[0])
+    parts = 10 if width == 3 else 8 // width
+
+    def text(value: str) -> np.ndarray:
+        return np.frombuffer(value.encode(), np.uint8)
+
+    def write(random: np.random.Generator, n: int, k: int) -> tuple[Tensors, np.ndarray]:
+        rows, columns = (n * k // group, group) if axis == 1 else (group, n * k // group)
+        codes = random.integers(0, round(2**bits - 1) + 1, (rows, columns))
+        shape = (rows, 1) if axis == 1 else (1, columns)
+        scale = (scales(random, *shape) / 2**bits).astype(np.float16)
+        zero = (random.random(shape) * 2**bits).astype(np.float16)
+        weights = (codes.astype(np.float32) - zero.astype(np.float32)) * scale.astype(np.float32)
+        step = -(-rows // parts)
+        padded = np.concatenate([codes, np.zeros((step * parts - rows, columns), int)])
+        packed = np.zeros((step, columns), np.int64)
+        for part in range(parts):
+            packed |= padded[part * step : (part + 1) * step] << (width * (parts - 1 - part))
+        words = packed.astype(np.int32 if width == 3 else np.uint8)
+        if as_float:
+            words = words.view(np.float16)
+        number = np.array(bits, np.float32 if bits == 1.58 else np.int32)
+        flags = {"quant_scale": False, "quant_zero": False, "channel_wise": True, "view_as_float": as_float}
+        stored = {
+            "W_q": words,
+            "scale": scale,
+            "zero": zero,
+            "shape": np.array([n, k], np.int64),
+            "nbits": number,
+            "group_size": np.array(group, np.int32),
+            "axis": np.array(axis, np.int32),
+            "packing": text(packing),
+            "compute_dtype": text("torch.float16"),
+            **{name: np.array(flag, np.uint8) for name, flag in flags.items()},
+        }
+        return stored, weights.reshape(n, k)
+
+    return write
+
+
+def sparse(*, two_of_four: bool) -> Writer:
+    def write(random: np.random.Generator, n: int, k: int) -> tuple[Tensors, np.ndarray]:
+        weights = (0.1 * random.standard_normal((n, k))).astype(np.float16)
+        if two_of_four:
+            order = random.random((n, k // 4, 4)).argsort(axis=2) < 2
+            mask = order.reshape(n, k)
+        else:
+            mask = random.random((n, k)) < 0.4
+            mask[n // 2] = False
+        stored = {
+            "compressed": weights[mask].reshape(n, k // 2) if two_of_four else weights[mask],
+            "bitmask": np.packbits(mask, axis=1, bitorder="little"),
+            "shape": np.array([[n], [k]] if two_of_four else [n, k], np.int64),
+        }
+        if not two_of_four:
+            counts = mask.sum(axis=1)
+            stored["row_offsets"] = (np.cumsum(counts) - counts).astype(np.int64)
+        return stored, np.where(mask, weights, np.float16(0)).astype(np.float32)
+
+    return write
+
+
+def _sparse(format: str) -> dict[str, Any]:
+    return {
+        "quant_method": "compressed-tensors",
+        "sparsity_config": {"format": format, "targets": ["Linear"]},
+    }
+
+
 def _compressed(format: str) -> dict[str, Any]:
     return {"quant_method": "compressed-tensors", "format": format, "ignore": ["lm_head"]}
 
@@ -297,6 +369,10 @@ SCHEMES = {
     "ct_fp8": Scheme(_compressed("float-quantized"), fp8(scale="weight_scale")),
     "ct_nvfp4": Scheme(_compressed("nvfp4-pack-quantized"), nvfp4(packed=True)),
     "ct_mxfp4": Scheme(_compressed("mxfp4-pack-quantized"), mxfp4),
+    "ct_sparse": Scheme(_sparse("sparse-bitmask"), sparse(two_of_four=False)),
+    "ct_sparse_24": Scheme(_sparse("sparse-24-bitmask"), sparse(two_of_four=True)),
+    "hqq": Scheme({"quant_method": "hqq"}, hqq(bits=4, axis=1, group=32)),
+    "hqq_axis_0": Scheme({"quant_method": "hqq"}, hqq(bits=3, axis=0, group=64)),
     "rotated_4": Scheme({"quant_method": "headrace", "format": "rotated"}, rotated(bits=4)),
     "rotated_8": Scheme({"quant_method": "headrace", "format": "rotated"}, rotated(bits=8)),
     "nvfp4": Scheme({"quant_method": "modelopt", "quant_algo": "NVFP4"}, nvfp4(packed=False)),

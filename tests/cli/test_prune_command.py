@@ -11,6 +11,7 @@ from invocation import Outcome
 
 from headrace import LLM
 from headrace.weights.checkpoint import open_checkpoint
+from tiny import tiny_model
 
 QUICK = ("--windows", "4")
 PROMPTS = ("extract a gzipped tar archive", "list the largest files here", "Once upon a time")
@@ -47,6 +48,21 @@ def test_zeros_change_no_speed(inside: Callable[..., Outcome], tmp_path: Path) -
     with open_checkpoint(out) as written:
         for name in ("model.layers.0.mlp.up_proj.weight", "model.layers.5.self_attn.o_proj.weight"):
             assert ((written.float32(name).reshape(-1, 4) == 0).sum(axis=1) == 2).all()
+
+
+def test_zeros_that_are_not_stored(inside: Callable[..., Outcome], tmp_path: Path) -> None:
+    model, out = str(tiny_model(tmp_path, "llama2")), tmp_path / "sparse"
+    flags = ("--sparsity", "0.5", "--pattern", "2:4", "--format", "sparse-24-bitmask", "--windows", "2")
+    outcome = inside("prune", model, str(out), *flags, "--json")
+    assert outcome.code == 0, outcome.stderr
+    said = json.loads(outcome.stdout)
+    assert said["storage"]["format"] == "sparse-24-bitmask"
+    assert said["storage"]["bytes"] < said["storage"]["bytes_dense"]
+    assert "the speed and the memory do not change" in said["speed"]
+    assert "sparse-24-bitmask" in (out / "README.md").read_text()
+    assert inside("run", str(out), "a", "--max-tokens", "2").code == 0
+    healed = inside("prune", model, str(tmp_path / "x"), *flags, "--heal", str(out / "README.md"))
+    assert healed.code == 2 and "--heal fills zeros" in healed.stderr
 
 
 def test_the_gate_writes_nothing(inside: Callable[..., Outcome], tmp_path: Path) -> None:

@@ -49,6 +49,33 @@ def test_gptq_into_our_own_int4_loses_a_third(inside: Callable[..., Outcome], tm
     assert losses[1] <= 0.35 * losses[0]
 
 
+@pytest.mark.nightly
+def test_awq_loses_less_than_rounding(inside: Callable[..., Outcome], tmp_path: Path) -> None:
+    """0.7 of it, on a text that the calibration did not see: the gate's."""
+    losses = list[float]()
+    for method in ("rtn", "awq"):
+        flags = ("--to", "q4_0", "--method", method, "--windows", "8", "--json")
+        outcome = inside("quantize", "mini", str(tmp_path / f"{method}.gguf"), *flags)
+        assert outcome.code == 0, outcome.stderr
+        losses.append(json.loads(outcome.stdout)["quality"]["kl"]["mean"])
+    assert losses[1] <= 0.85 * losses[0]
+
+
+def test_awq_is_gated_and_runs(inside: Callable[..., Outcome], tmp_path: Path) -> None:
+    model, out = str(convertible_model(tmp_path)), tmp_path / "out"
+    command = ["quantize", model, str(out), "--method", "awq", "--windows", "2", "--json"]
+    refused = inside(*command, "--to", "int4")
+    assert refused.code == 2 and "which int4 rotates" in refused.stderr
+    made = inside(*command, "--to", "w4a16", "--threads", "1")
+    assert made.code == 0, made.stderr
+    assert json.loads((out / "headrace.json").read_text())["made"]["method"] == "awq"
+    assert inside("run", str(out), "a", "--max-tokens", "2").code == 0
+    command[2] = str(tmp_path / "again")
+    assert inside(*command, "--to", "w4a16", "--threads", "2").code == 0
+    first, again = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("out", "again"))
+    assert first == again, "the same bytes whatever the threads"
+
+
 def test_our_own_int4_is_gated_and_runs(inside: Callable[..., Outcome], tmp_path: Path) -> None:
     model, out = str(convertible_model(tmp_path)), tmp_path / "out"
     command = ["quantize", model, str(out), "--to", "int4", "--method", "gptq", "--windows", "2", "--json"]
@@ -68,8 +95,8 @@ def test_our_own_int4_is_gated_and_runs(inside: Callable[..., Outcome], tmp_path
     ("flags", "message"),
     [
         (["--quantization", "q8_0", "--method", "gptq"], "q8_0 is not calibrated"),
-        (["--to", "q4_0", "--method", "awq"], "awq is not built"),
-        (["--to", "q4_0", "--method", "exl"], "use rtn or gptq"),
+        (["--to", "q8_0", "--method", "awq"], "q8_0 is not calibrated"),
+        (["--to", "q4_0", "--method", "exl"], "use rtn or gptq or awq"),
         (["--to", "q4_0", "--method", "gptq", "--imatrix", "x"], "weighs plain rounding"),
         (["--to", "q4_0", "--save-imatrix", "x"], "needs a calibration"),
         (["--to", "q4_0", "--imatrix", "/nowhere/x"], "/nowhere/x cannot be read"),

@@ -81,6 +81,7 @@ def test_experts_of_gpt_oss_become_rows_of_one_matrix(tmp_path: Path) -> None:
         ),
         ({"quant_method": "awq", "version": "gemv"}, "AWQ of the version 'gemv'.*'gemm'"),
         ({"quant_method": "compressed-tensors", "format": "marlin-24"}, "format 'marlin-24'"),
+        ({"quant_method": "compressed-tensors", "sparsity_config": {"format": "sparse-x"}}, "'sparse-x'"),
         ({"quant_method": "headrace", "format": "rotated-2"}, "a newer Headrace has written it"),
     ],
 )
@@ -119,6 +120,10 @@ def narrow(stored: Tensors) -> None:
     stored["weight_codes"] = stored["weight_codes"][:, :31]
 
 
+def flip_bits(stored: Tensors) -> None:
+    stored["bitmask"][0, 0] ^= 1
+
+
 def cut(name: str) -> Callable[[Tensors], None]:
     return lambda stored: stored.__setitem__(name, stored[name][:-1])
 
@@ -150,6 +155,16 @@ def cut(name: str) -> Callable[[Tensors], None]:
         ("rotated_4", narrow, "62 inputs, a multiple of 32 expected"),
         ("rotated_8", set_first("weight_scale", np.nan), "NaN or infinite"),
         ("nvfp4", cut("weight_scale"), "weight_scale' is F8_E4M3 of shape"),
+        ("ct_sparse", set_first("row_offsets", 1), "row_offsets' has rows that begin outside"),
+        ("ct_sparse", set_first("row_offsets", -(2**63)), "row_offsets' has rows that begin outside"),
+        ("ct_sparse", flip_bits, "row_offsets' has another number of weights in row 0"),
+        ("ct_sparse", cut("compressed"), "row_offsets' has another number of weights in row 63"),
+        ("ct_sparse", cut("row_offsets"), r"row_offsets' is I64 of shape \[63\]"),
+        ("ct_sparse", set_first("shape", 2**62), r"bitmask' is U8 of shape \[64, 16\]"),
+        ("ct_sparse", drop("bitmask"), "no tensor '.*bitmask'"),
+        ("ct_sparse_24", flip_bits, "bitmask' has not 2 of each 4 bits in row 0"),
+        ("ct_sparse_24", cut("compressed"), "compressed' is F16 of shape"),
+        ("ct_sparse_24", set_first("shape", -1), "sizes above 0 expected"),
     ],
 )
 def test_what_does_not_fit_together_is_corrupt(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from math import prod
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,9 +19,16 @@ from headrace.cli.compression import MaxKl, MeasureText, check_out, measured, pr
 from headrace.cli.distil import EXTRA, LIBRARIES, trained
 from headrace.cli.fetching import fetch
 from headrace.cli.flags import takes_settings
-from headrace.cli.terminal import JsonFlag, note, print_json, print_table, progress_bar, status
+from headrace.cli.terminal import JsonFlag, note, print_json, print_table, progress_bar, size, status
 from headrace.cli.text_input import read_text
-from headrace.compress.pruning.prune import PruneOrder, PruneReport, float_type, pruned
+from headrace.compress.pruning.prune import (
+    DENSE,
+    PruneOrder,
+    PruneReport,
+    StorageReport,
+    float_type,
+    pruned,
+)
 from headrace.config.extras import extra_module, require
 from headrace.config.settings import Settings
 from headrace.errors import UsageError
@@ -31,6 +39,7 @@ from headrace.loading.text_assets import served_name
 from headrace.ops.value import Ints
 from headrace.weights.checkpoint import open_checkpoint
 from headrace.weights.hub.resolver import resolve
+from headrace.weights.safetensors.reader import READABLE
 
 HELP = """Make a model smaller by leaving out the parts that contribute least on a text. Writes a folder of
 safetensors, which transformers and other servers load like any model.
@@ -39,7 +48,9 @@ safetensors, which transformers and other servers load like any model.
 the channels of each MLP, --heads N keeps N query heads in each layer, --experts N keeps N experts of each
 mixture: those that are largest on the text. These make a model smaller and faster, and worse: 25 % of the
 layers are a lot. --sparsity sets single weights to 0 instead (SparseGPT or Wanda; --pattern 2:4: two of each
-four). That loses less, but makes no model faster: zeros are stored and multiplied like any other weight.
+four). That loses less, but makes no model faster: zeros are multiplied like any other weight. They are stored
+like any other weight, too, but with --format sparse-bitmask (or sparse-24-bitmask with --pattern 2:4): then
+files are smaller, and programs with compressed-tensors up to 0.14 read them.
 
 The text is --calibrate FILE; by default (`builtin`) the model writes it. The result is measured against IN
 before it is put in place, and the figures go into its card and headrace.json. With --max-kl a worse result is
@@ -53,7 +64,7 @@ Examples:
   headrace prune Qwen/Qwen3-0.6B ./small --drop-layers 15% --ffn 0.75 --calibrate chats.txt
   headrace prune ./chat ./half --drop-layers 50% --heal chats.txt --hours 4
   headrace prune ./mixture ./fewer --experts 6 --max-kl 0.5
-  headrace prune mini mini-sparse --sparsity 0.5 --pattern 2:4
+  headrace prune mini mini-sparse --sparsity 0.5 --pattern 2:4 --format sparse-24-bitmask
 """
 BUILTIN = "builtin"
 WINDOW_TOKENS = 256
@@ -76,6 +87,9 @@ def command(
         str | None, typer.Option(metavar="N:M", help="Keep N of each M inputs of a row, such as 2:4.")
     ] = None,
     method: Annotated[str, typer.Option(help="Of --sparsity: sparsegpt or wanda.")] = "sparsegpt",
+    format: Annotated[
+        str, typer.Option(help="Of --sparsity: dense, sparse-bitmask, or sparse-24-bitmask with 2:4.")
+    ] = DENSE,
     calibrate: Annotated[
         str, typer.Option(metavar="FILE|builtin", help="The text, UTF-8; builtin: IN writes one.")
     ] = BUILTIN,
@@ -104,8 +118,11 @@ def command(
         sparsity=sparsity,
         pattern=pattern,
         method=method,
+        format=format,
     )
     order.check()
+    if heal is not None and format != DENSE:
+        raise UsageError(f"--heal fills zeros: leave --format {format} out", param="format")
     gate = QualityGate(
         reference=source,
         options=engine_options(settings),
@@ -163,8 +180,13 @@ def _write(source: str, path: Path, staging: Path, order: PruneOrder, settings: 
                 name=served_name(source, path).removesuffix(".gguf"),
                 type=float_type(checkpoint),
                 threads=settings.threads or usable_cores(),
+                sparse="" if order.format == DENSE else order.format,
             )
-            export.to_folder(staging, lambda done, total: None)
+            lines = export.to_folder(staging, lambda done, total: None)
+            if export.sparse:
+                size_of = READABLE[export.type.upper()]
+                whole = size_of * sum(prod(info.shape) for info in reader.tensors.values())
+                report.storage = StorageReport(export.sparse, sum(line.bytes_after for line in lines), whole)
         return report
 
 
@@ -210,7 +232,13 @@ def _made(source: str, path: Path, report: PruneReport, order: PruneOrder) -> di
     if report.sparsity is not None:
         found["zeros"] = f"{report.sparsity.reached:.1%} ({order.method}, {order.pattern or 'any pattern'})"
         found["speed"] = report.speed
+    if report.storage is not None:
+        found["stored as"] = f"{report.storage.format}, {_saved(report.storage)}"
     return found
+
+
+def _saved(storage: StorageReport) -> str:
+    return f"{size(storage.bytes)} of {size(storage.bytes_dense)}"
 
 
 def _print(report: PruneReport) -> None:
@@ -234,4 +262,7 @@ def _print(report: PruneReport) -> None:
             what = f"{part.plain} matrices have no inputs of their own and lost their smallest weights"
             rows.append(("", "", "", what))
     rows.append(("parameters", f"{report.parameters_before:,}", f"{report.parameters:,}", ""))
+    if report.storage is not None:
+        part = report.storage
+        rows.append(("bytes", size(part.bytes_dense), size(part.bytes), part.format))
     print_table(rows, header=("", "BEFORE", "AFTER", ""))

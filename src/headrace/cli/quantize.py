@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from math import prod
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
 from msgspec import to_builtins
 from msgspec.structs import asdict, replace
@@ -21,6 +21,7 @@ from headrace.cli.flags import takes_settings
 from headrace.cli.terminal import JsonFlag, note, print_json, print_table, progress_bar, size, status
 from headrace.cli.text_input import read_text
 from headrace.compress.allocation import MatrixCandidate, choose, losses_of, mean_bits
+from headrace.compress.awq import awq
 from headrace.compress.calibrate import CalibrationOrder, observe_inputs
 from headrace.compress.calibrate import calibrate as calibrate_checkpoint
 from headrace.compress.gptq import Moments, weighted
@@ -52,7 +53,8 @@ compressed-tensors. Tokenizer, chat template and config are copied.
 --method gptq calibrates the rounding on a text, so that the next weights compensate the error of one: a
 fraction of the loss of plain rounding, at the same size and speed. The text is --calibrate FILE, or the model
 writes it; choose one like the model's later traffic. It works for int4 and w4a16 folders (w4a16 with groups
-of 32), q4_0, q4_k and q5_k. A run that was killed resumes.
+of 32), q4_0, q4_k and q5_k. --method awq scales inputs instead, so that rounding errs less on large ones: it
+loses more than gptq, and works for the same types but int4. A run that was killed resumes.
 
 The result is measured against IN before it is put in place, and the figures go into its card and
 headrace.json. With --max-kl a worse result is not written: exit code 1.
@@ -69,11 +71,7 @@ Examples:
   headrace quantize Qwen/Qwen3-0.6B ./qwen3-int4 --quantization int4 --calibrate chats.txt
   headrace quantize mini mini-q4.gguf --quantization q4_0 --max-kl 0.02
 """
-METHODS = ("rtn", "gptq")
-_AWQ = (
-    "--method awq is not built: at equal bits it loses twice what gptq does (compared on mini); use gptq."
-    " Files that AWQ made are read as they are"
-)
+METHODS = ("rtn", "gptq", "awq")
 WINDOW_TOKENS = 512
 CALIBRATION_SEED = 1_000_003
 """Not that of `bench quality`: a model is not measured on the text that it was calibrated on."""
@@ -87,10 +85,13 @@ def command(
     quantization: Annotated[str, typer.Option("--to", "--quantization", help="Weight type.", metavar="TYPE")],
     method: Annotated[
         str | None,
-        typer.Option(help="rtn: to the nearest; gptq: on a text [default: rtn, gptq with --calibrate]."),
+        typer.Option(
+            help="rtn: to the nearest; gptq or awq: on a text [default: rtn, gptq with --calibrate]."
+        ),
     ] = None,
     calibrate: Annotated[
-        Path | None, typer.Option(help="The text for gptq, UTF-8; builtin: IN writes one.", metavar="FILE")
+        Path | None,
+        typer.Option(help="The text for gptq and awq, UTF-8; builtin: IN writes one.", metavar="FILE"),
     ] = None,
     imatrix: Annotated[
         Path | None, typer.Option(help="Importance matrix of llama.cpp (GGUF) to weigh errors by.")
@@ -125,7 +126,8 @@ def command(
     if quantization.lower() not in known:
         kind = "a GGUF file" if is_gguf else "a folder"
         raise UsageError(f"--quantization {quantization} cannot be written to {kind}: use {', '.join(known)}")
-    is_calibrated = _is_calibrated(method, calibrate, quantization.lower())
+    used = _method(method, calibrate, quantization.lower())
+    is_calibrated = used != "rtn"
     _check_extras(imatrix, save_imatrix, bits, is_gguf=is_gguf, is_calibrated=is_calibrated)
     text = None if calibrate is None or builtin else read_text(str(calibrate))
     weights_of = None if imatrix is None else read_imatrix(imatrix.expanduser())
@@ -147,7 +149,7 @@ def command(
     made = {
         "from": served_name(source, path),
         "weights": quantization.lower(),
-        "method": "gptq" if is_calibrated else "rtn" if imatrix is None else f"imatrix {imatrix.name}",
+        "method": used if imatrix is None else f"imatrix {imatrix.name}",
         "calibrated on": "" if read is None else "its own text" if text is None else str(calibrate),
     }
     with open_checkpoint(path) as checkpoint, staged(out) as staging:
@@ -163,7 +165,7 @@ def command(
             export = _mixed(export, read, bits)
         if tokens is not None:
             sums = None if save_imatrix is None else dict[str, Moments]()
-            export = _calibrated(export, tokens, work, sums, is_gguf=is_gguf)
+            export = _calibrated(export, used, tokens, work, sums, is_gguf=is_gguf)
             if save_imatrix is not None and sums is not None:
                 _save_imatrix(export, save_imatrix.expanduser(), sums, tokens, made["calibrated on"])
         if weights_of is not None:
@@ -194,21 +196,24 @@ def command(
         note("only headrace reads this file: llama.cpp has no name for how this model's tokenizer cuts texts")
 
 
-def _is_calibrated(method: str | None, calibrate: Path | None, type: str) -> bool:
-    if method == "awq":
-        raise UsageError(_AWQ, param="method")
+def _method(method: str | None, calibrate: Path | None, type: str) -> str:
     if method not in (None, *METHODS):
         raise UsageError(f"--method is {method}: use {' or '.join(METHODS)}", param="method")
     if method == "rtn" and calibrate is not None:
         raise UsageError("--method rtn reads no text: leave --calibrate out", param="calibrate")
     if method == "rtn" or (method is None and calibrate is None):
-        return False
+        return "rtn"
     if type not in CALIBRATED_TYPES:
         raise UsageError(
             f"--quantization {type} is not calibrated: use {', '.join(CALIBRATED_TYPES)}, or --method rtn",
             param="method",
         )
-    return True
+    if method == "awq" and type == "int4":
+        others = ", ".join(one for one in CALIBRATED_TYPES if one != "int4")
+        raise UsageError(
+            f"--method awq scales inputs, which int4 rotates: use gptq, or --to {others}", param="method"
+        )
+    return method or "gptq"
 
 
 def _windows(source: str, settings: Settings, text: str | None, most: int) -> Ints:
@@ -286,11 +291,11 @@ def _save_imatrix(export: Export, file: Path, sums: dict[str, Moments], tokens: 
 
 
 def _calibrated(
-    export: Export, tokens: Ints, work: Path, sums: dict[str, Moments] | None, *, is_gguf: bool
+    export: Export, method: str, tokens: Ints, work: Path, sums: dict[str, Moments] | None, *, is_gguf: bool
 ) -> Export:
-    def observe(name: str, moments: Moments) -> None:
+    def observe(name: str, squares: Moments) -> None:
         if sums is not None:
-            sums[name] = np.diag(moments).copy()
+            sums[name] = squares.copy()
 
     order = CalibrationOrder(
         windows=tokens,
@@ -300,14 +305,27 @@ def _calibrated(
         observe=observe,
     )
     with progress_bar("calibrating", unit="matrices") as progress:
-        found = calibrate_checkpoint(export.checkpoint, order, progress)
-    if found.left:
-        more = ", …" if found.left[1:] else ""
+        if method == "awq":
+            scaled = awq(export.checkpoint, order, progress)
+            export, left = replace(export, checkpoint=scaled.checkpoint, ready=scaled.ready), scaled.left
+        else:
+            found = calibrate_checkpoint(export.checkpoint, order, progress)
+            scaled, export, left = None, replace(export, ready=found.ready), found.left
+    if scaled is not None and scaled.unscaled:
         note(
-            f"{len(found.left)} matrices have no inputs of their own, such as those of experts, and are"
-            f" rounded to the nearest: {found.left[0]}{more}"
+            f"the inputs of {len(scaled.unscaled)} matrices cannot be scaled, since no norm or other matrix"
+            f" makes them alone; errors are weighed by these inputs: {_first_of(scaled.unscaled)}"
         )
-    return replace(export, ready=found.ready)
+    if left:
+        note(
+            f"{len(left)} matrices have no inputs of their own, such as those of experts, and are"
+            f" rounded to the nearest: {_first_of(left)}"
+        )
+    return export
+
+
+def _first_of(names: Sequence[str]) -> str:
+    return f"{names[0]}{', …' if names[1:] else ''}"
 
 
 def _is_only_for_headrace(file: Path) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +10,7 @@ from msgspec import Struct
 
 from headrace.compress.gptq import Moments, gptq
 from headrace.compress.grids import Grid, RotatedInt4
+from headrace.compress.kept import Kept
 from headrace.compress.rotated import gptq_rotated
 from headrace.compress.walk import walk
 from headrace.errors import UsageError
@@ -32,13 +31,30 @@ _VERSION = 1
 class CalibrationOrder(Struct, frozen=True, kw_only=True):
     """Windows [N, L] of tokens; the grid of each matrix by its name in the checkpoint, None where it is not
     to be rounded; a name for `type`, and the folder in which finished matrices are kept, so that a run that
-    was killed goes on. `observe` is told of the second moments of each matrix' inputs."""
+    was killed goes on. `observe` is told of the sums of squares [k] of each matrix' inputs."""
 
     windows: Ints
     grid_of: Callable[[str], Grid | RotatedInt4 | None]
     type: str
     work: Path
     observe: Callable[[str, Moments], None] | None = None
+
+    def check(self) -> None:
+        """UsageError where the text has too few tokens."""
+        if self.windows.size < 2:
+            raise UsageError(
+                f"the calibration text has {self.windows.size} tokens, at least 2 are needed",
+                param="calibrate",
+            )
+
+    def key(self, fingerprint: str) -> bytes:
+        """What finished matrices depend on."""
+        said = f"{_VERSION} {fingerprint} {self.type} {self.windows.shape}".encode()
+        return said + self.windows.astype("<i4").tobytes()
+
+    def grids(self, checkpoint: CheckpointReader) -> dict[str, Grid | RotatedInt4]:
+        """Of each matrix that is to be rounded."""
+        return {name: grid for name in checkpoint.tensors if (grid := self.grid_of(name)) is not None}
 
 
 class Calibrated(Struct, frozen=True):
@@ -56,15 +72,11 @@ def calibrate(
 ) -> Calibrated:
     """Round every matrix that a linear layer has and that `order` gives a grid. UsageError where the text has
     too few tokens; the errors of gptq."""
-    if order.windows.size < 2:
-        raise UsageError(
-            f"the calibration text has {order.windows.size} tokens, at least 2 are needed", param="calibrate"
-        )
-    model = find_model(config_with_ties(checkpoint))
-    program = verify(record(model.define))
-    wanted = {name: grid for name in checkpoint.tensors if (grid := order.grid_of(name)) is not None}
-    targets = _targets(program, set(wanted))
-    kept = _Kept(order, checkpoint.fingerprint)
+    order.check()
+    program = verify(record(find_model(config_with_ties(checkpoint)).define))
+    wanted = order.grids(checkpoint)
+    targets = linear_matrices(program, set(wanted))
+    kept = Kept(order.work, order.key(checkpoint.fingerprint))
     weights = ProgramWeights(checkpoint, program)
     found, losses = dict[str, Bytes](), dict[str, float]()
 
@@ -72,18 +84,18 @@ def calibrate(
         grid = wanted[name]
         progress(len(found), len(targets))
         if order.observe is not None:
-            order.observe(name, moments)
-        data, loss = kept.read(name)
-        if data is None:
+            order.observe(name, np.diag(moments))
+        stored = kept.read(name)
+        if stored is None:
             weight = weights.float32(name)
             if isinstance(grid, RotatedInt4):
                 rounded = gptq_rotated(weight, moments, name=name)
             else:
                 rounded = gptq(weight, moments, grid, name=name)
-            data, loss = rounded.data, rounded.loss
-            kept.write(name, data, loss)
-        found[name], losses[name] = data, loss
-        values: Floats = grid.unpack(data)
+            stored = {"data": rounded.data, "loss": np.array(rounded.loss)}
+            kept.write(name, stored)
+        found[name], losses[name] = stored["data"], float(stored["loss"])
+        values: Floats = grid.unpack(found[name])
         return values
 
     if targets:
@@ -102,7 +114,7 @@ def observe_inputs(
     """Tell `seen` of every matrix of `names` that a linear layer has, its numbers and the second moments of
     its inputs; nothing is rounded."""
     program = verify(record(find_model(config_with_ties(checkpoint)).define))
-    weights, targets, done = ProgramWeights(checkpoint, program), _targets(program, set(names)), [0]
+    weights, targets, done = ProgramWeights(checkpoint, program), linear_matrices(program, set(names)), [0]
 
     def look(name: str, moments: Moments) -> Array:
         progress(done[0], len(targets))
@@ -116,7 +128,7 @@ def observe_inputs(
     progress(len(targets), len(targets))
 
 
-def _targets(program: Program, wanted: set[str]) -> frozenset[str]:
+def linear_matrices(program: Program, wanted: set[str]) -> frozenset[str]:
     """Of the wanted matrices those that a linear layer has as they are stored."""
     changed = program.parts.keys() | program.stacks.keys() | program.derived.keys()
     of_linears = {
@@ -125,37 +137,3 @@ def _targets(program: Program, wanted: set[str]) -> frozenset[str]:
         if instruction.name == "linear" and (weight := instruction.inputs[1]) is not None
     }
     return frozenset((wanted & of_linears) - changed)
-
-
-class _Kept:
-    """Finished matrices in a folder, which belongs to one order."""
-
-    def __init__(self, order: CalibrationOrder, fingerprint: str) -> None:
-        said = f"{_VERSION} {fingerprint} {order.type} {order.windows.shape}".encode()
-        key = hashlib.sha256(said + order.windows.astype("<i4").tobytes()).hexdigest()
-        self._folder = order.work / key
-        if order.work.is_dir():  # of another text or type: it is of no use any more
-            for other in order.work.iterdir():
-                if other != self._folder:
-                    shutil.rmtree(other, ignore_errors=True)
-        self._folder.mkdir(parents=True, exist_ok=True)
-
-    def read(self, name: str) -> tuple[Bytes | None, float]:
-        file = self._folder / _file_name(name)
-        if not file.is_file():
-            return None, 0.0
-        with np.load(file, allow_pickle=False) as stored:
-            return np.array(stored["data"], np.uint8), float(stored["loss"])
-
-    def write(self, name: str, data: Bytes, loss: float) -> None:
-        """Whole or not at all."""
-        file = self._folder / _file_name(name)
-        part = file.with_suffix(".part")
-        with part.open("wb") as out:
-            np.savez(out, data=data, loss=np.float64(loss))
-        part.replace(file)
-
-
-def _file_name(name: str) -> str:
-    """Names of tensors may be longer than those of files, or hold a slash."""
-    return hashlib.sha256(name.encode()).hexdigest()[:32] + ".npz"

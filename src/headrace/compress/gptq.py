@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from headrace.compress.grids import Fitted, Grid
 from headrace.errors import CorruptFile
 from headrace.weights.quant_types.block_type import Bytes, Floats
+from headrace.weights.tensor_output import finite
 
 Moments = NDArray[np.float64]
 DAMPING = 0.01
@@ -63,8 +64,7 @@ def gptq(weight: Floats, hessian: Moments, grid: Grid, *, name: str) -> Rounded:
 
 def check_finite(weight: Floats, hessian: Moments, *, name: str) -> None:
     """CorruptFile where weights or inputs are no finite numbers."""
-    if not np.isfinite(weight).all():
-        raise CorruptFile(f"tensor {name} has weights that are no finite numbers: fetch the checkpoint again")
+    finite(weight, name)
     if not np.isfinite(hessian).all():
         raise CorruptFile(
             f"the inputs of {name} overflow on the calibration text: take another text, or --method rtn"
@@ -73,8 +73,7 @@ def check_finite(weight: Floats, hessian: Moments, *, name: str) -> None:
 
 def weighted(weight: Floats, importance: Floats, grid: Grid, *, name: str) -> Rounded:
     """Round each block by itself, squared errors weighed by `importance` [k] (mean squares of the inputs)."""
-    if not np.isfinite(weight).all():
-        raise CorruptFile(f"tensor {name} has weights that are no finite numbers: fetch the checkpoint again")
+    finite(weight, name)
     if importance.shape != weight.shape[1:]:
         raise CorruptFile(
             f"the importance matrix has {importance.shape} inputs for {name}, which has {weight.shape[1:]}:"

@@ -55,7 +55,7 @@ _DTYPES = {"f32": "float32", "f16": "float16"}  # as config.json says it; else b
 class Export(Struct, frozen=True, kw_only=True):
     """An open checkpoint found at `path`, and the type that its weights shall have. Where they are
     `calibrated`, `ready` are the rows of matrices by name that were rounded on a text; `types` those that
-    have another type in GGUF."""
+    have another type in GGUF; `sparse` a format of compressed-tensors for matrices with many zeros."""
 
     checkpoint: CheckpointReader
     path: Path
@@ -65,6 +65,7 @@ class Export(Struct, frozen=True, kw_only=True):
     calibrated: bool = False
     ready: Mapping[str, Bytes] = {}
     types: Mapping[str, str] = {}
+    sparse: str = ""
 
     def gguf(self, converter: Converter) -> GgufExport:
         """How it becomes GGUF."""
@@ -89,6 +90,7 @@ class Export(Struct, frozen=True, kw_only=True):
             calibrated=self.calibrated,
             ready=self.ready,
             tables=self._tables(),
+            sparse=self.sparse,
         )
 
     def _tables(self) -> Mapping[str, str]:
@@ -143,7 +145,8 @@ class Export(Struct, frozen=True, kw_only=True):
         temporary.mkdir(parents=True)
         try:
             self._write_text_files(temporary, model)
-            self._write_config(temporary, export.quantization_config())
+            quantization = export.sparsity_config(outputs) if self.sparse else export.quantization_config()
+            self._write_config(temporary, quantization)
             with (temporary / "model.safetensors").open("xb") as file:
                 write_safetensors(file, outputs, lambda done: progress(done, total))
                 file.flush()

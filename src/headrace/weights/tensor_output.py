@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 from msgspec import Struct, field
 
+from headrace.errors import CorruptFile
 from headrace.weights.checkpoint_reader import CheckpointReader, TensorReader
 from headrace.weights.quant_types import BY_NAME, dequantize
 from headrace.weights.quant_types.block_type import Bytes, Floats
@@ -76,7 +77,7 @@ class Converter(Struct):
         loss = self.losses.setdefault(name, Loss())
 
         def one(block: Floats) -> tuple[Floats, Bytes, Floats]:
-            data = encode(block)
+            data = encode(finite(block, name))
             return block, data, decode(data)
 
         with ThreadPoolExecutor(self.threads, "headrace-convert") as pool:
@@ -103,6 +104,13 @@ class Converter(Struct):
         block, data, back = future.result()
         loss.count(block, back.reshape(block.shape))
         return data
+
+
+def finite(values: Floats, name: str) -> Floats:
+    """The numbers; CorruptFile where one is NaN or infinite."""
+    if not np.isfinite(values).all():
+        raise CorruptFile(f"tensor {name} has weights that are no finite numbers: fetch the checkpoint again")
+    return values
 
 
 def float_rows(source: TensorReader, name: str) -> Iterator[Floats]:

@@ -17,12 +17,19 @@ from headrace.compress.pruning.width import WidthReport, cut_experts, cut_ffn, c
 from headrace.errors import UsageError
 from headrace.ops.value import Ints
 from headrace.weights.checkpoint_reader import CheckpointReader
+from headrace.weights.quantized.sparse import BITMASK_24
+from headrace.weights.quantized.sparse import FORMATS as SPARSE_FORMATS
 
 Progress = Callable[[int, int], None]
 SAME_SPEED = (
     "zeros are stored and multiplied as any other weight: the speed, the memory and the size of the files do"
     " not change"
 )
+SMALLER_FILES = (
+    "zeros are multiplied as any other weight: the files are smaller, the speed and the memory do not change"
+)
+DENSE = "dense"
+STORAGE = (DENSE, *SPARSE_FORMATS)
 
 
 class PruneOrder(Struct, frozen=True, kw_only=True):
@@ -36,6 +43,7 @@ class PruneOrder(Struct, frozen=True, kw_only=True):
     sparsity: float | None = None
     pattern: str | None = None
     method: str = "sparsegpt"
+    format: str = DENSE
 
     def check(self) -> None:
         """UsageError where nothing is to go, or a number is out of its range."""
@@ -55,6 +63,17 @@ class PruneOrder(Struct, frozen=True, kw_only=True):
             raise UsageError(f"--method is {self.method[:40]}: use {' or '.join(METHODS)}", param="method")
         if self.sparsity is not None:
             read_pattern(self.pattern, self.sparsity)
+        self._check_format()
+
+    def _check_format(self) -> None:
+        if self.format not in STORAGE:
+            raise UsageError(f"--format is {self.format[:40]}: use {', '.join(STORAGE)}", param="format")
+        if self.format != DENSE and self.sparsity is None:
+            raise UsageError(f"--format {self.format} stores zeros: give --sparsity too", param="format")
+        if self.format == BITMASK_24 and self.pattern != "2:4":
+            raise UsageError(
+                f"--format {BITMASK_24} stores two of each four: give --pattern 2:4", param="format"
+            )
 
 
 class LayersReport(Struct, frozen=True):
@@ -64,6 +83,14 @@ class LayersReport(Struct, frozen=True):
     after: int
     dropped: list[int]
     influence: list[float]
+
+
+class StorageReport(Struct, frozen=True):
+    """How zeros are stored, the bytes of all tensors, and what they would be with every zero stored."""
+
+    format: str
+    bytes: int
+    bytes_dense: int
 
 
 class PruneReport(Struct, kw_only=True):
@@ -77,6 +104,7 @@ class PruneReport(Struct, kw_only=True):
     experts: WidthReport | None = None
     experts_unreached: int = 0
     sparsity: SparsityReport | None = None
+    storage: StorageReport | None = None
     speed: str = ""
 
 
@@ -116,9 +144,10 @@ def pruned(
     report.parameters = _parameters(reader)
     share = 1 - report.parameters / report.parameters_before
     only_zeros = report.parameters == report.parameters_before
-    report.speed = SAME_SPEED if only_zeros else f"{share:.1%} fewer weights are read for each token"
+    of_zeros = SAME_SPEED if order.format == DENSE else SMALLER_FILES
+    report.speed = of_zeros if only_zeros else f"{share:.1%} fewer weights are read for each token"
     if order.sparsity is not None and not only_zeros:
-        report.speed += f"; {SAME_SPEED}"
+        report.speed += f"; {of_zeros}"
     yield reader, report
 
 

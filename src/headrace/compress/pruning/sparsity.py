@@ -14,13 +14,14 @@ from headrace.compress.gptq import Moments, inverse_factor
 from headrace.compress.pruning.cut_checkpoint import Cut, uncut
 from headrace.compress.pruning.importance import check_windows, decoder_of
 from headrace.compress.walk import walk
-from headrace.errors import CorruptFile, NumericalError, UsageError
+from headrace.errors import NumericalError, UsageError
 from headrace.loading.program_weights import ProgramWeights
 from headrace.ops.value import Array, Ints
 from headrace.program.record import record
 from headrace.program.verify import verify
 from headrace.weights.checkpoint_reader import CheckpointReader
 from headrace.weights.quant_types.block_type import Floats
+from headrace.weights.tensor_output import finite
 from headrace.weights.tensor_roles import class_of
 
 METHODS = ("sparsegpt", "wanda")
@@ -103,9 +104,7 @@ def sparsify(
     if targets:
         walk(program, weights, order.windows, targets, prune)
     for name in sorted(wanted - targets):
-        keep(
-            name, _smallest(_finite(source.float32(name), name), np.ones(source.info(name).shape[-1]), order)
-        )
+        keep(name, _smallest(finite(source.float32(name), name), np.ones(source.info(name).shape[-1]), order))
     if not files:
         raise UsageError("no matrix of this model has rows that the pattern divides", param="pattern")
     cut = uncut(source)
@@ -118,7 +117,7 @@ def sparsify(
 
 def prune_matrix(weight: Floats, moments: Moments, order: SparsityOrder, *, name: str) -> Floats:
     """A matrix [n, k] with zeros, for inputs whose second moments are [k, k] (X^T X)."""
-    _finite(weight, name)
+    finite(weight, name)
     if not np.isfinite(moments).all():
         raise NumericalError(f"the inputs of {name} overflow on the calibration text: take another text")
     if order.method == "wanda":
@@ -184,12 +183,6 @@ def _is_pruned(name: str, shape: tuple[int, ...], order: SparsityOrder) -> bool:
     if len(shape) not in (2, 3) or class_of(name, len(shape)) not in _PRUNED or not name.endswith("weight"):
         return False
     return order.pattern is None or shape[-1] % order.pattern[1] == 0
-
-
-def _finite(weight: Floats, name: str) -> Floats:
-    if not np.isfinite(weight).all():
-        raise CorruptFile(f"tensor {name} has weights that are no finite numbers: fetch the checkpoint again")
-    return weight
 
 
 def _loss(weight: Floats, values: Floats, moments: Moments) -> float:

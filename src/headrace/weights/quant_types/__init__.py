@@ -25,7 +25,9 @@ READABLE = (*floats.TYPES, *legacy.TYPES, *k_quants.TYPES, *iq4.TYPES, *mxfp4.TY
 SCALED = float_scales.TYPES
 ROTATED = rotated.FORMATS
 """The types of Headrace's own folders, with the format that takes their rows as they are."""
-WITHOUT_KERNEL = frozenset(kind.name for kind in iq.TYPES)
+HQQ = "HQQ"
+"""Matrices of HQQ checkpoints, which are read as floats: their zeros are no whole numbers."""
+WITHOUT_KERNEL = frozenset((*(kind.name for kind in iq.TYPES), HQQ))
 """Types whose rows are widened before they are packed, and which run as int8."""
 BY_ID = {kind.id: kind for kind in (*READABLE, *_UNREADABLE)}
 BY_NAME = {kind.name: kind for kind in (*BY_ID.values(), *SCALED, *rotated.TYPES)}

@@ -16,7 +16,17 @@ from headrace.weights.checkpoint_reader import CheckpointReader
 from headrace.weights.closeable import Closeable
 from headrace.weights.config_json import Config, find
 from headrace.weights.quant_types import dequantize
-from headrace.weights.quantized import auto_round, awq, compressed_tensors, fp8, gptq, mxfp4, nvfp4, rotated
+from headrace.weights.quantized import (
+    auto_round,
+    awq,
+    compressed_tensors,
+    fp8,
+    gptq,
+    hqq,
+    mxfp4,
+    nvfp4,
+    rotated,
+)
 from headrace.weights.quantized.quantized_tensor import Ints, QuantizedTensor
 from headrace.weights.quantized.raw_tensors import RawTensorReader, RawTensors
 from headrace.weights.tensor_file import TensorInfo
@@ -30,6 +40,7 @@ _SCHEMES: dict[str, Callable[[RawTensorReader, Config], dict[str, QuantizedTenso
     "fp8": fp8.find,
     "fbgemm_fp8": fp8.find,
     "compressed-tensors": compressed_tensors.find,
+    "hqq": hqq.find,
     "mxfp4": mxfp4.find,
     "modelopt": nvfp4.find,
     rotated.METHOD: rotated.find,

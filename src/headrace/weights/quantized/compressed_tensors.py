@@ -5,6 +5,7 @@
   `weight_g_idx`, the group of each input.
 - int-quantized, float-quantized, naive-quantized: `weight` in I8 or F8_E4M3 [n, k].
 - nvfp4-pack-quantized, mxfp4-pack-quantized: `weight_packed` U8 [n, k / 2].
+- sparse-bitmask, sparse-24-bitmask: sparse.py.
 Scales are `weight_scale`: one, [n, 1], [n, groups], or blocks.
 """
 
@@ -19,6 +20,7 @@ from headrace.weights.config_json import Config, integers
 from headrace.weights.config_json import find as find_field
 from headrace.weights.quant_types import BY_NAME
 from headrace.weights.quant_types.block_type import Bytes
+from headrace.weights.quantized import sparse
 from headrace.weights.quantized.block_encoding import (
     byte_blocks,
     fields_of_words,
@@ -50,7 +52,7 @@ def find(stored: RawTensorReader, config: Config) -> dict[str, QuantizedTensor]:
             settings = cast(Config, group)
             _check_format(settings.get("format"))
             block = _block(settings) or block
-    found: dict[str, QuantizedTensor] = {
+    found = sparse.find(stored, config) | {
         f"{layer}.weight": _packed(stored, layer) for layer in stored.with_suffix(".weight_packed")
     }
     for layer in stored.with_suffix(".weight"):

@@ -7,7 +7,7 @@ first in its lowest bits, each plus half its range).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 
 import numpy as np
@@ -21,6 +21,7 @@ from headrace.weights.quant_types.block_type import Bytes, Floats
 from headrace.weights.quantize import quantize, symmetric_bf16
 from headrace.weights.safetensors.reader import READABLE
 from headrace.weights.safetensors.rotated_rows import QUANTIZATION_CONFIG, RotatedRows
+from headrace.weights.safetensors.sparse_rows import SparseRows, sparsity_config
 from headrace.weights.tensor_output import Converter, TensorOutput, float_rows
 from headrace.weights.tensor_roles import class_of
 
@@ -36,7 +37,8 @@ class SafetensorsExport(Struct, frozen=True, kw_only=True):
     """How a checkpoint becomes a folder. With int8 a row has one scale, with w4a16 a group of 128 inputs (32
     where some row is no multiple of 128, or the matrices are `calibrated`); all that is no projection of a
     block stays bf16, but with int4 `tables` have formats by their names. `ready` are the rows of calibrated
-    matrices by name, as codes and scales."""
+    matrices by name, as codes and scales. `sparse` is a format of compressed-tensors for the projections that
+    are smaller in it."""
 
     source: CheckpointReader
     type: str
@@ -44,6 +46,7 @@ class SafetensorsExport(Struct, frozen=True, kw_only=True):
     calibrated: bool = False
     ready: Mapping[str, Bytes] = {}
     tables: Mapping[str, str] = {}
+    sparse: str = ""
 
     def outputs(self) -> list[TensorOutput]:
         """Every tensor, in the checkpoint's order."""
@@ -59,8 +62,17 @@ class SafetensorsExport(Struct, frozen=True, kw_only=True):
             elif self.is_quantized(name):
                 found += self._quantized(name)
             else:
-                found.append(self._plain(name, plain))
+                found += self._sparse(name, plain) or [self._plain(name, plain)]
         return found
+
+    def sparsity_config(self, outputs: Sequence[TensorOutput]) -> dict[str, object]:
+        """What config.json says where `outputs` hold sparse matrices."""
+        stored = {one.sources[0]: one for one in outputs if one.kind == self.sparse}
+        sizes = {name: prod(self.source.tensors[name].shape) for name in stored}
+        zeros = sum(size - prod(stored[name].shape) for name, size in sizes.items())
+        matrices = [name for name, info in self.source.tensors.items() if len(info.shape) == 2]
+        dense = [name.removesuffix(".weight") for name in matrices if name not in stored]
+        return sparsity_config(self.sparse, zeros / (sum(sizes.values()) or 1), sorted({*dense, "lm_head"}))
 
     def quantization_config(self) -> dict[str, object] | None:
         """What config.json says of integers; None for floats."""
@@ -141,7 +153,10 @@ class SafetensorsExport(Struct, frozen=True, kw_only=True):
 
     def _plain(self, name: str, kind: str) -> TensorOutput:
         shape = self.source.info(name).shape
+        blocks = self._floats(name, kind)
+        return TensorOutput(name, kind, shape, prod(shape) * READABLE[kind], (name,), blocks)
 
+    def _floats(self, name: str, kind: str) -> Callable[[], Iterator[Bytes]]:
         def blocks() -> Iterator[Bytes]:
             return self.converter.convert(
                 name,
@@ -150,7 +165,16 @@ class SafetensorsExport(Struct, frozen=True, kw_only=True):
                 lambda data: dequantize(BY_NAME[kind], data.reshape(-1)),
             )
 
-        return TensorOutput(name, kind, shape, prod(shape) * READABLE[kind], (name,), blocks)
+        return blocks
+
+    def _sparse(self, name: str, kind: str) -> list[TensorOutput]:
+        """A projection in the sparse format; nothing where it is not smaller there."""
+        if not self.sparse or not self._is_projection(name):
+            return []
+        n, k = self.source.info(name).shape
+        blocks = self._floats(name, kind)
+        found = SparseRows(self.sparse, kind, n, k).outputs(name, blocks)
+        return found if sum(one.nbytes for one in found) < n * k * READABLE[kind] else []
 
     def _quantized(self, name: str) -> list[TensorOutput]:
         n, k = self.source.info(name).shape
