@@ -67,6 +67,24 @@ def test_conditions_keywords_and_modes(searched: Running) -> None:
     assert results(http, "lemons", datasets=["empty"]) == []
 
 
+def test_names_that_no_document_has_are_warned_of(searched: Running) -> None:
+    def warnings(**more: Any) -> list[dict[str, str]]:
+        reply = searched.http().post("/v1/search", json={"text": "fruit", **more})
+        assert reply.status_code == 200, reply.text
+        return json.loads(reply.headers.get("x-headrace-warnings", "[]"))
+
+    [said] = warnings(where="prize < 5 OR color = 'red'")
+    assert said == {
+        "param": "where",
+        "message": "no document has an attribute 'prize': did you mean 'price'?",
+    }
+    [said] = warnings(where="nothing IS NULL", datasets=["fruit", "empty"])
+    assert said["message"].startswith("no document has an attribute 'nothing': there are color, price")
+    [said] = warnings(additional_columns=["price", "colour", 'a "b"'])
+    assert (said["param"], "did you mean 'color'" in said["message"]) == ("additional_columns", True)
+    assert warnings(where="price < 5") == warnings(where="x = 1", datasets=["empty"]) == []
+
+
 def test_a_reranker_reads_the_best(searched: Running) -> None:
     http = searched.http()
     for rerank in (True, "reranker"):

@@ -157,9 +157,23 @@ def test_a_response_searches_the_stores_that_it_names(
     assert next(one for one in model.requests[-1].messages if one.role == "tool").content == read.content
     said += [[("file_search", {"query": "sour lemons"})], "Lemons are sour."]
     with client.responses.stream(model="m", input="What is sour?", tools=[tool]) as stream:
-        kinds = [event.type for event in stream if "file_search" in event.type]
+        events = list(stream)
+    kinds = [event.type for event in events if "file_search" in event.type]
     steps = ("in_progress", "searching", "completed")
     assert kinds == [f"response.file_search_call.{step}" for step in steps]
+    text = "As fruit.md says, " + " ".join((found.text or "").split()[:9]) + "."
+    said += [[("file_search", {"query": "sour lemons"})], text]
+    with client.responses.stream(model="m", input="What is sour?", tools=[tool]) as stream:
+        events = list(stream)
+    added = [event for event in events if event.type == "response.output_text.annotation.added"]
+    [message] = [one for one in events[-1].response.output if one.type == "message"]  # type: ignore[union-attr]
+    assert [one.annotation.to_dict() for one in added] == [
+        one.to_dict() for one in message.content[0].annotations
+    ]
+    assert [one.annotation_index for one in added] == list(range(len(added)))
+    assert {(one.annotation.type, one.annotation.file_id) for one in added} == {("file_citation", lemons)}
+    assert added[0].annotation.filename == "fruit.md"
+    assert added[0].annotation.index == text.index("fruit.md") + len("fruit.md")
     assert [spec.name for spec in model.requests[0].tools.callable] == ["file_search"]  # type: ignore[union-attr]
     for wrong, words in (
         ({"filters": {"type": "no"}}, "filters"),

@@ -75,6 +75,17 @@ def test_filters_return_as_many_as_match(store: Store) -> None:
                 assert set(found) <= {f"k{i:03}" for i in matching}
 
 
+def test_names_of_attributes(store: Store) -> None:
+    index = store.new()
+    assert index.attributes() == index.attributes(["n"]) == []
+    index.upsert([row("a", "one", region="eu", n=1), row("b", "two", **{"o d": True, "é": "x"})])
+    assert index.attributes() == ["n", "o d", "region", "é"]
+    assert index.attributes(["regoin", "o d", "n", "é"]) == ["o d", "n", "é"]
+    assert by_words(index, "one two", where=read_where("é = 'x' AND \"o d\"")) == [("b", "two")]
+    index.delete(["a"])
+    assert index.attributes(["n"]) == []
+
+
 def test_ties_are_in_the_order_of_keys(store: Store) -> None:
     index = store.new()
     keys = [f"{i:04}" for i in range(400)]

@@ -59,6 +59,8 @@ def command(
     """Search; see HELP."""
     with SearchClient(settings, lambda name: fetch(name, settings)) as client:
         found = client.search(text, names, where=where, limit=limit, rerank=rerank, mode=mode.value)
+        for warning in client.warnings:
+            note(f"warning: {warning}")
     if json:
         print_json(msgspec.to_builtins(found))
     elif not found:

@@ -61,6 +61,8 @@ class SearchClient:
         """`loading` is called with the name of a model before it is loaded. Given `models` stay the caller's
         to close."""
         self.indexes = indexes_of(settings)
+        self.warnings: list[str] = []
+        """Of the last search."""
         self._own: LocalModels | None = None
         if models is None:
             models = self._own = LocalModels(
@@ -95,8 +97,10 @@ class SearchClient:
             keywords=tuple(keywords),
             rerank=rerank,
         )
-        found = self.indexes.find_all(names)
-        return self._models.run(search(found, request, self._runner, new_call()))
+        found, call = self.indexes.find_all(names), new_call()
+        hits = self._models.run(search(found, request, self._runner, call))
+        self.warnings = [f"{one.param}: {one.message}" for one in call.warnings]
+        return hits
 
     def ingest(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from msgspec import Struct
@@ -20,6 +20,8 @@ MAX_LIMIT = 1000
 MAX_ATTRIBUTES = 64
 MAX_ATTRIBUTE_TEXT = 4096
 MAX_KEY = 1024
+MAX_SHOWN = 200
+"""Names of attributes, where all are asked for."""
 
 
 class IndexMissing(HeadraceError):
@@ -168,6 +170,11 @@ class Index(Protocol):
 
     def documents(self, key: str | None = None) -> list[IndexedDocument]:
         """The documents, oldest first; of a key alone where one is given."""
+        ...
+
+    def attributes(self, names: Collection[str] | None = None) -> list[str]:
+        """The names of attributes that documents have: those of `names` that any has, or without them up to
+        MAX_SHOWN of all."""
         ...
 
     def digests(self, prefix: str = "") -> dict[str, bytes]:

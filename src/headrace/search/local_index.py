@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,6 +18,7 @@ import numpy as np
 
 from headrace.ops.value import Array
 from headrace.search.index import (
+    MAX_SHOWN,
     Found,
     IndexDamaged,
     IndexedDocument,
@@ -36,7 +37,7 @@ from headrace.search.index import (
 from headrace.search.scoring import depth_of, ranked
 from headrace.search.tables import FILE, make_file, meta_of, reading, set_meta, writing
 from headrace.search.vectors import MAX_SIZE, Mask, Nearest, VectorFiles
-from headrace.search.where import sql_of
+from headrace.search.where import path_of, sql_of
 from headrace.search.words import match_of
 
 T = TypeVar("T")
@@ -106,6 +107,15 @@ class LocalIndex:
                 IndexedDocument(key, title, json.loads(attributes), at_s, size)
                 for key, title, attributes, at_s, size in connection.execute(sql, (key,))
             ]
+
+    def attributes(self, names: Collection[str] | None = None) -> list[str]:
+        """As `Index.attributes`."""
+        with reading(self.folder) as connection:
+            if names is None:
+                sql = "SELECT DISTINCT j.key FROM documents d, json_each(d.attributes) j LIMIT ?"
+                return sorted(str(name) for (name,) in connection.execute(sql, (MAX_SHOWN,)))
+            sql = "SELECT 1 FROM documents WHERE json_type(attributes, ?) IS NOT NULL LIMIT 1"
+            return [name for name in names if connection.execute(sql, (path_of(name),)).fetchone()]
 
     def digests(self, prefix: str = "") -> dict[str, bytes]:
         """As `Index.digests`."""
@@ -287,9 +297,11 @@ class LocalIndex:
 
 
 def _add(connection: sqlite3.Connection, row: IndexRow, first: int, generation: int) -> None:
+    # Names of attributes as they are: SQLite looks for no escaped ones.
+    attributes = json.dumps(dict(row.attributes), ensure_ascii=False)
     found = connection.execute(
         "INSERT INTO documents (key, digest, title, attributes, generation, at_s) VALUES (?, ?, ?, ?, ?, ?)",
-        (row.key, row.digest, row.title, json.dumps(dict(row.attributes)), generation, int(time.time())),
+        (row.key, row.digest, row.title, attributes, generation, int(time.time())),
     )
     parts = list(enumerate(zip(row.spans, row.texts, strict=True)))
     connection.executemany(

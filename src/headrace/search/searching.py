@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from headrace.config.names import suggestion
 from headrace.errors import InvalidRequest
 from headrace.inference.call_context import CallContext
 from headrace.inference.model_runner import ModelRunner
@@ -15,7 +16,7 @@ from headrace.inference.requests import TextPair
 from headrace.ops.value import Array
 from headrace.search.embedding import IndexModel
 from headrace.search.index import Index, IndexQuery, Mode, SearchHit, check_limit
-from headrace.search.where import Condition
+from headrace.search.where import Condition, attributes_in
 from headrace.tasks.rerank import PairOptions, score_pairs
 
 SEARCH = "search"
@@ -25,6 +26,8 @@ RERANKED = 50
 MAX_TEXT = 32_768
 MAX_KEYWORDS = 16
 MAX_INDEXES = 16
+MAX_NAMED = 20
+"""Names of attributes in a warning."""
 
 
 class SearchRequest(Struct, frozen=True, kw_only=True):
@@ -52,11 +55,33 @@ async def search(
     """The best hits of all indexes together, at most `limit`. Raises InvalidRequest, and what the models
     raise."""
     _check(indexes, request)
+    if request.where is not None:
+        await warn_of_unknown(indexes, attributes_in(request.where), "where", call)
     with call.stage(SEARCH, indexes=", ".join(one.name for one in indexes)) as note:
         note.input = request.text
         found = await _found(indexes, request, runner, call)
         note.detail |= {"hits": len(found), "bytes": sum(len(one.hit.text) for one in found)}
         return found
+
+
+async def warn_of_unknown(
+    indexes: Sequence[Index], names: Collection[str], param: str, call: CallContext
+) -> None:
+    """A warning for names of attributes that no document of some indexes has: they may be misspelled."""
+
+    def look() -> tuple[list[str], list[str]]:
+        missing = sorted(names)
+        for index in indexes:
+            known = index.attributes(missing) if missing else []
+            missing = [name for name in missing if name not in known]
+        every = {name for index in indexes for name in index.attributes()} if missing else set[str]()
+        return missing, sorted(every)
+
+    missing, known = await asyncio.to_thread(look)
+    for name in missing[:MAX_NAMED]:
+        if known:
+            hint = suggestion(name, known) or f": there are {', '.join(known[:MAX_NAMED])}"
+            call.warn(param, f"no document has an attribute {name!r}{hint}")
 
 
 async def _found(

@@ -202,9 +202,9 @@ def sql_of(condition: Condition, column: str) -> Sql:
 def _leaf(leaf: Leaf, column: str) -> Sql:
     match leaf:
         case Presence(name, there):
-            return f"(json_type({column}, ?) IS {'NOT ' if there else ''}NULL)", [_path(name)]
+            return f"(json_type({column}, ?) IS {'NOT ' if there else ''}NULL)", [path_of(name)]
         case Truth(name):
-            return f"(coalesce(json_type({column}, ?) = 'true', 0))", [_path(name)]
+            return f"(coalesce(json_type({column}, ?) = 'true', 0))", [path_of(name)]
         case Membership(name, values):
             return _membership(column, name, values)
         case Comparison(name, operator, value):
@@ -213,7 +213,7 @@ def _leaf(leaf: Leaf, column: str) -> Sql:
 
 def _comparison(column: str, name: str, operator: Operator, value: Value) -> Sql:
     """Only values of one type are compared: SQLite would find every text larger than every number."""
-    path = _path(name)
+    path = path_of(name)
     given = int(value) if isinstance(value, bool) else value
     typed = f"coalesce(json_type({column}, ?) IN ({_kinds(value)}), 0)"
     if operator == "!=":
@@ -222,7 +222,7 @@ def _comparison(column: str, name: str, operator: Operator, value: Value) -> Sql
 
 
 def _membership(column: str, name: str, values: tuple[Value, ...]) -> Sql:
-    path, found, given = _path(name), list[str](), list[str | int | float]()
+    path, found, given = path_of(name), list[str](), list[str | int | float]()
     for kinds, own in _by_kind(values):
         marks = ", ".join("?" * len(own))
         typed = f"coalesce(json_type({column}, ?) IN ({kinds}), 0)"
@@ -245,14 +245,19 @@ def _kinds(value: Value) -> str:
     return "'text'" if isinstance(value, str) else "'integer', 'real'"
 
 
-def _path(name: str) -> str:
+def path_of(name: str) -> str:
     """Where SQLite finds an attribute: a name in quotes, in which it knows no escapes."""
     return f'$."{checked_attribute(name)}"'
 
 
+def is_attribute(name: str) -> bool:
+    """Whether a condition can be about an attribute of that name."""
+    return '"' not in name and name.isprintable() and 1 <= len(name) <= MAX_NAME
+
+
 def checked_attribute(name: str) -> str:
     """A name of an attribute; InvalidRequest for what is none."""
-    if '"' in name or not name.isprintable() or not 1 <= len(name) <= MAX_NAME:
+    if not is_attribute(name):
         raise _wrong(f"{name[:60]!r} is no name: it has up to {MAX_NAME} printable characters and no quotes")
     return name
 

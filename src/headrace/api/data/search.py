@@ -26,8 +26,9 @@ from headrace.search.searching import (
     NamedHit,
     SearchRequest,
     search,
+    warn_of_unknown,
 )
-from headrace.search.where import MAX_LENGTH, Value, read_where
+from headrace.search.where import MAX_LENGTH, Value, is_attribute, read_where
 
 _Name = Annotated[str, Meta(max_length=200)]
 
@@ -109,6 +110,9 @@ async def _found(service: Service, body: SearchBody, call: CallContext) -> list[
 
     names = body.datasets
     indexes = await service.run_in_thread(lambda: service.indexes.find_all(names))
+    if body.additional_columns:
+        looked_for = [name for name in body.additional_columns if is_attribute(name)]
+        await warn_of_unknown(indexes, looked_for, "additional_columns", call)
     return await search(indexes, request, service.runner, call)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -19,6 +19,7 @@ from headrace.config.search_settings import IndexStore
 from headrace.errors import InvalidRequest
 from headrace.ops.value import Array
 from headrace.search.index import (
+    MAX_SHOWN,
     Found,
     IndexBusy,
     IndexDamaged,
@@ -134,6 +135,15 @@ class PostgresIndex:
                 )
                 for found, title, attributes, at_s, size in rows
             ]
+
+    def attributes(self, names: Collection[str] | None = None) -> list[str]:
+        """As `Index.attributes`."""
+        with self._pool.reading(self._name) as connection:
+            if names is None:
+                sql = b"SELECT DISTINCT jsonb_object_keys(filters) FROM documents LIMIT %s"
+                return sorted(unshielded(str(name)) for (name,) in connection.execute(sql, (MAX_SHOWN,)))
+            sql = b"SELECT 1 FROM documents WHERE filters -> %s::text IS NOT NULL LIMIT 1"
+            return [name for name in names if connection.execute(sql, (shielded(name),)).fetchone()]
 
     def digests(self, prefix: str = "") -> dict[str, bytes]:
         """As `Index.digests`."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -21,6 +21,7 @@ from headrace.config.search_settings import INDEX_NAME, IndexStore
 from headrace.errors import InvalidRequest, StoreError
 from headrace.ops.value import Array
 from headrace.search.index import (
+    MAX_SHOWN,
     Found,
     IndexBusy,
     IndexDamaged,
@@ -57,7 +58,7 @@ from headrace.search.qdrant.records import (
 )
 from headrace.search.qdrant.rows import DOCUMENT_FIELDS, add_rows, documents_of, remove_keys, totals_of
 from headrace.search.qdrant.vectors import QdrantVectors
-from headrace.search.qdrant.where import compares, filter_of
+from headrace.search.qdrant.where import compares, filter_of, has_attribute
 from headrace.search.qdrant.words import by_words, found_phrase, with_all
 from headrace.search.qdrant.writing import LEASE_S, writing
 from headrace.search.scoring import depth_of, ranked
@@ -67,6 +68,8 @@ from headrace.search.words import words_of
 T = TypeVar("T")
 DEAD_SHARE = 0.25
 TRIES = 5
+MAX_LOOKED_AT = 5_000
+"""Documents whose attributes are named where one is not known."""
 MAX_ALIKE = 10_000
 """Documents whose texts begin alike that are told apart here for one comparison."""
 
@@ -147,6 +150,19 @@ class QdrantIndex:
                 IndexedDocument(one.key, one.title, json.loads(one.attributes), one.at_s, one.characters)
                 for one in found
             ]
+
+        return self._read(read)
+
+    def attributes(self, names: Collection[str] | None = None) -> list[str]:
+        """As `Index.attributes`; without `names` of the first documents."""
+
+        def read(snapshot: Snapshot) -> list[str]:
+            if names is not None:
+                return [name for name in names if any(snapshot.chunks([], has_attribute(name), most=1))]
+            found = set[str]()
+            for one in snapshot.documents(["attributes"], most=MAX_LOOKED_AT):
+                found |= json.loads(msgspec.convert(one.payload, dict[str, str])["attributes"]).keys()
+            return sorted(found)[:MAX_SHOWN]
 
         return self._read(read)
 

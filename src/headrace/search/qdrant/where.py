@@ -70,6 +70,11 @@ def filter_of(condition: Condition, refine: Refine) -> models.Filter:
     )
 
 
+def has_attribute(name: str) -> models.FieldCondition:
+    """That a document has an attribute of that name."""
+    return one_of("tags", _tag(name))
+
+
 def compares(value: object, operator: Operator, text: str) -> bool:
     """Whether an attribute's value is a text that compares so with another."""
     if not isinstance(value, str):
@@ -86,7 +91,7 @@ def _leaf(leaf: Leaf, refine: Refine) -> models.Filter:
     checked_attribute(leaf.name)
     match leaf:
         case Presence(name, there):
-            found: list[models.Condition] = [one_of("tags", _tag(name))]
+            found: list[models.Condition] = [has_attribute(name)]
             return models.Filter(must=found) if there else models.Filter(must_not=found)
         case Truth(name):
             return models.Filter(must=[one_of("tags", _tag(name, True))])

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Struct, field
 
 from headrace.api.openai.logprobs import chat_logprobs
+from headrace.api.openai.responses.annotations import file_citations
 from headrace.api.openai.responses.items import (
     FILE_SEARCH,
     OWN_LABEL,
@@ -100,6 +101,7 @@ class ResponseAnswer:
         self._logprobs: list[TokenText] = []  # of tokens whose text has not come out yet
         self._reason: str | None = None
         self._why = "max_output_tokens"
+        self._passages: list[FileSearchResult] = []  # that the model has read
         self._calls: dict[str, tuple[McpCall | FileSearchCall, int]] = {}  # that run, of this server's tools
 
     def announce(self) -> None:
@@ -234,6 +236,7 @@ class ResponseAnswer:
         item.status = "failed" if event.is_error else "completed"
         if isinstance(item, FileSearchCall):
             item.results = None if event.is_error else _results(event.output)
+            self._passages += item.results or []
             kind = "response.file_search_call.completed"  # it has no event for those that fail
         else:
             kind = f"response.mcp_call.{item.status}"
@@ -297,8 +300,12 @@ class ResponseAnswer:
             self._event("response.reasoning_text.done", content_index=0, text=text, **at)
             self._event("response.content_part.done", content_index=0, part=item.content[0], **at)
         elif isinstance(item, OutputMessage):
-            part = OutputText(text=text, logprobs=open_item.logprobs)
+            cited = file_citations(text, self._passages)
+            part = OutputText(text=text, annotations=list(cited), logprobs=open_item.logprobs)
             item.content = [part]
+            for number, one in enumerate(cited):
+                name = "response.output_text.annotation.added"
+                self._event(name, content_index=0, annotation=one, annotation_index=number, **at)
             self._event("response.output_text.done", content_index=0, text=text, logprobs=part.logprobs, **at)
             self._event("response.content_part.done", content_index=0, part=part, **at)
         item.status = status

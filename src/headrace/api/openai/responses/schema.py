@@ -7,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from headrace.api.openai.responses.annotations import FileCitation
 from headrace.api.openai.responses.items import (
     OutputItem,
     OutputText,
@@ -120,6 +121,8 @@ class ResponseEvent(msgspec.Struct, frozen=True, kw_only=True):
     arguments: str | UnsetType = UNSET
     name: str | UnsetType = UNSET
     logprobs: list[ContentLogprob] | UnsetType = UNSET
+    annotation: FileCitation | UnsetType = UNSET
+    annotation_index: int | UnsetType = UNSET
 
 
 class DeletedResponse(msgspec.Struct, frozen=True):
