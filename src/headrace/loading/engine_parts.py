@@ -20,6 +20,7 @@ from headrace.loading.planned_model import PlannedModel
 from headrace.loading.program_weights import ProgramWeights
 from headrace.sampling.sampler import Sampler
 from headrace.weights.packing.packed_cache import CacheTroubles
+from headrace.weights.tensor_output import finite
 
 
 def own_part(prepared: PlannedModel) -> PlannedModel:
@@ -41,7 +42,7 @@ def load_weights(
     program = prepared.program
     checkpoint = ProgramWeights(prepared.checkpoint, program)
     if options.backend != "native":
-        return PackedWeights({}, {name: checkpoint.float32(name) for name in program.weights})
+        return PackedWeights({}, {name: finite(checkpoint.float32(name), name) for name in program.weights})
     return native_weights(checkpoint, program, prepared.wanted, options, pool, progress, troubles)
 
 

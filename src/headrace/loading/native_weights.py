@@ -13,6 +13,7 @@ from headrace.ops.value import Array
 from headrace.program.program import Program
 from headrace.weights.packing.packed_cache import CacheTroubles
 from headrace.weights.packing.packed_weights import PackedWeight, WeightSpec, load_packed
+from headrace.weights.tensor_output import finite
 
 Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all) while weights are packed."""
@@ -38,5 +39,9 @@ def native_weights(
     matrices = load_packed(
         checkpoint, wanted, pool, cache=options.cache_dir, progress=progress, troubles=troubles
     )
-    vectors = {name: checkpoint.float32(name) for name, v in program.weights.items() if len(v.shape) != 2}
+    vectors = {
+        name: finite(checkpoint.float32(name), name)
+        for name, value in program.weights.items()
+        if len(value.shape) != 2
+    }
     return PackedWeights(matrices, vectors)

@@ -40,8 +40,8 @@ def windows_of_text(
     count = min(most, len(ids) // body)
     if count < 1:
         raise UsageError(
-            f"the text has {len(ids):,} tokens, a window needs {body:,}: give a longer --text, or a smaller"
-            " --window",
+            f"the text has {len(ids):,} tokens, a window needs {body:,}: give a longer one, or a smaller"
+            " --window where the command has that",
             param="text",
         )
     room = len(ids) - count * body  # left out between the windows
