@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from invocation import Outcome
 
+from headrace.cli.compression import staged
 from tiny import convertible_model
 
 FEW = ("--windows", "2", "--window", "256", "--greedy", "0", "--json")
@@ -89,6 +91,14 @@ def test_our_own_int4_is_gated_and_runs(inside: Callable[..., Outcome], tmp_path
     assert record["quality"][0]["kl"]["mean"] == kl and record["made"]["method"] == "gptq"
     assert f"{kl:.5f}" in (out / "README.md").read_text()
     assert inside("run", str(out), "a", "--max-tokens", "2").code == 0
+
+
+def test_a_full_disk_is_named(tmp_path: Path) -> None:
+    said = r"no space left in .*, where out is written"
+    with pytest.raises(OSError, match=said) as error, staged(tmp_path / "out") as staging:
+        (staging / "half").mkdir(parents=True)
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert error.value.errno == errno.ENOSPC and not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

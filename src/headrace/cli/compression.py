@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -81,6 +82,14 @@ def staged(out: Path) -> Generator[Path]:
         for file in beside:
             if file.is_file():
                 file.replace(out.with_name(out.name + file.name.removeprefix(staging.name)))
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise OSError(
+            error.errno,
+            f"no space left in {out.parent}, where {out.name} is written: nothing of it is kept; free space"
+            " and run it again, a calibration goes on where it stopped",
+        ) from error
     finally:
         _remove(staging, *(file(staging) for file in sides))
 
