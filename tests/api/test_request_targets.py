@@ -43,6 +43,20 @@ def test_a_quality_of_one_model_is_no_promise(server: Running, path: str) -> Non
     assert "x-headrace-warnings" not in server.http().post(path, json=BODIES[path]).headers
 
 
+def test_money_of_one_model_is_time(server: Running, serve: Callable[..., Running]) -> None:
+    path = "/v1/chat/completions"
+    reply = server.http().post(path, json=BODIES[path] | {"route": {"max_usd": 0.01}})
+    assert reply.status_code == 200
+    [said] = json.loads(reply.headers["x-headrace-warnings"])
+    assert said["param"] == "route" and "max_usd has no effect" in said["message"]
+    priced = serve(node_usd_per_hour=0.5)
+    reply = priced.http().post(path, json=BODIES[path] | {"route": {"max_usd": 0.01}})
+    assert reply.status_code == 200 and "x-headrace-warnings" not in reply.headers
+    assert priced.model.engine.submitted[-1].deadline_s == pytest.approx(72.0, abs=5.0)
+    reply = priced.http().post(path, json=BODIES[path] | {"route": {"max_usd": 0}})
+    assert reply.status_code == 400 and "max_usd is 0" in reply.text
+
+
 @pytest.mark.parametrize("path", BODIES)
 def test_guards_are_named_on_every_api(serve: Callable[..., Running], path: str) -> None:
     table = {"kind": "regex", "patterns": ["[a-z]"], "on": ["output"], "always": False}

@@ -92,7 +92,12 @@ class Service:
         self.tools = ServerTools(settings)
         self.model_threads = ModelThreads(2)
         self.sources = ManagedModels(models)
-        self.local = LocalHandler(self.sources, self.model_threads, settings.tool_format)
+        self.local = LocalHandler(
+            self.sources,
+            self.model_threads,
+            settings.tool_format,
+            usd_per_hour=settings.node_usd_per_hour,
+        )
         self.ledger = ledger_store(self.database, settings.ledger)
         self._machine = machine_recorder(self.ledger, settings.node_usd_per_hour)
         local = self.local if self._machine is None else MachineHandler(self.local, self._machine)

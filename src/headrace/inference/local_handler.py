@@ -26,7 +26,7 @@ from headrace.inference.handler import Batch, EventBatches
 from headrace.inference.model_runner import check_tasks
 from headrace.inference.model_source import ModelSource, ModelThreads
 from headrace.inference.preparation import PreparedRequest, prepare_request, prompt_texts
-from headrace.inference.requests import CompletionRequest, EmbeddingRequest, InferenceRequest
+from headrace.inference.requests import CompletionRequest, EmbeddingRequest, InferenceRequest, RouteWishes
 from headrace.journal.call_journal import CallJournal
 from headrace.telemetry.request_metrics import ModelMetrics
 
@@ -100,8 +100,16 @@ class LocalHandler:
     prompts while nothing has been computed.
     """
 
-    def __init__(self, models: ModelSource, threads: ModelThreads, tool_format: str | None = None) -> None:
-        self._models = models
+    def __init__(
+        self,
+        models: ModelSource,
+        threads: ModelThreads,
+        tool_format: str | None = None,
+        *,
+        usd_per_hour: float | None = None,
+    ) -> None:
+        """`usd_per_hour` is the price of this machine, where it has one."""
+        self._models, self._usd_per_hour = models, usd_per_hour
         self._threads = threads
         self._bridge: EventBridge | None = None
         self.tool_format = tool_format
@@ -121,9 +129,8 @@ class LocalHandler:
     async def _answer(self, request: InferenceRequest, call: CallContext) -> AsyncGenerator[Batch]:
         """The events of one model. Degraded, before any of them, where another one is to answer."""
         asked_s = time.monotonic()
-        if request.route is not None and request.route.quality is not None and not call.routed:
-            name = request.model or "the default model"
-            call.warn("route", f"quality has no effect: {name} is one model, there is no choice")
+        if request.route is not None and not call.routed:
+            request = self._as_wished(request, request.route, call)
         with call.stage("acquire model"):
             model, release = await self._models.acquire(self._name(request), request.keep_alive_s, call)
         call.load_s += time.monotonic() - asked_s
@@ -157,6 +164,29 @@ class LocalHandler:
                 call.stops.pop(request.id, None)
                 self._end(run, call)
             call.when_ended(release)
+
+    def _as_wished(
+        self, request: InferenceRequest, wishes: RouteWishes, call: CallContext
+    ) -> InferenceRequest:
+        """A request that no route has seen, with as much time as its money pays; warns of what has no
+        effect."""
+        name = request.model or "the default model"
+        if wishes.quality is not None:
+            call.warn("route", f"quality has no effect: {name} is one model, there is no choice")
+        if wishes.max_usd is None:
+            return request
+        if not self._usd_per_hour:
+            message = f"max_usd has no effect: {name} runs on this machine, which has no price:"
+            if all(message not in one.message for one in call.warnings):  # of an earlier step of an agent
+                call.warn("route", f"{message} set node_usd_per_hour")
+            return request
+        most_s = wishes.max_usd * 3600 / self._usd_per_hour
+        if most_s <= 0:
+            raise InvalidRequest(
+                f"max_usd is 0, and {name} costs ${self._usd_per_hour:g} an hour here: allow more",
+                param="route",
+            )
+        return replace(request, deadline_s=min(most_s, request.deadline_s or most_s))
 
     async def predict(self, request: InferenceRequest, call: CallContext) -> LoadedModel:
         """Do all but compute: the stages and traces of `call` say what would take how long. The model that
