@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -82,12 +83,40 @@ def test_errors(served: Running, body: Any, status: int, code: str | None, words
     assert code is None or reply.json()["error"]["code"] == code
 
 
-def test_datasets_that_a_key_reads(served: Running) -> None:
-    found = served.http().get("/v1/datasets").json()
-    assert [(one["name"], one["from"], one["status"]) for one in found] == [
-        ("people", "file", "ready"),
-        ("gone", "file", "ready"),
-    ]
+def test_datasets_that_a_key_reads(served: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    people, gone = served.http().get("/v1/datasets").json()
+    assert (people["name"], people["from"], people["status"], people["error"]) == (
+        "people",
+        "file",
+        "ready",
+        None,
+    )
+    assert (gone["name"], gone["status"]) == ("gone", "error")
+    assert "'gone' cannot be opened" in gone["error"]
+    (tmp_path / "gone.csv").write_text("a\n1\n")
+    assert served.http().get("/v1/datasets").json()[1] == gone  # for some seconds
+    monkeypatch.setattr("headrace.data.probes.KEPT_S", 0.0)
+    assert served.http().get("/v1/datasets").json()[1]["status"] == "ready"
+
+
+def test_a_source_that_hangs_is_called_down(
+    serve: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.data.engine.PROBE_S", 0.3)
+    monkeypatch.setenv("HANGING_PASSWORD", "s3cret of mine")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        hanging = {
+            "from": "postgres:public.t",
+            "host": "127.0.0.1",
+            "port": silent.getsockname()[1],
+            "user": "u",
+            "secret": "env:HANGING_PASSWORD",
+        }
+        served = serve(datasets={"hanging": hanging, "lost": hanging | {"secret": "env:NOT_THERE"}})
+        hanging, lost = served.http().get("/v1/datasets").json()
+    assert hanging["error"].startswith("dataset 'hanging' did not open in 0.3 s")
+    assert "NOT_THERE is not set" in lost["error"]
+    assert "s3cret" not in str(hanging) + str(lost)
 
 
 def test_no_datasets(server: Running) -> None:

@@ -104,6 +104,10 @@ class Statements:
         datasets."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._made)
 
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        """Run work that waits for sources in a thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
     async def run(
         self, work: Callable[[DataEngine, WorkStop], SqlAnswer], *, needs_datasets: bool = True
     ) -> SqlAnswer:

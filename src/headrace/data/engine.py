@@ -17,12 +17,14 @@ from headrace.config.datasets import SqlLimits, SqlSettings, read_datasets, read
 from headrace.config.secrets import KeyOf, without
 from headrace.data.accelerate import Copies
 from headrace.data.answering import Answering
-from headrace.data.catalogue import Catalogue
+from headrace.data.catalogue import Catalogue, Dataset
 from headrace.data.extensions import check_engine
 from headrace.data.guard import StatementRefused
 from headrace.data.job import AiUsage, Format, Job, Phase, Query, Reply, SqlAnswer, decode_reply, encode_job
 from headrace.data.limits import AiBudget, AiLimits, Speeds, SqlLimit
 from headrace.data.model_work import Models
+from headrace.data.probes import PROBE_S, Probes
+from headrace.data.source import quoted
 from headrace.errors import HeadraceError, InvalidRequest, Overloaded, UsageError
 from headrace.inference.call_context import CallContext, StageNote
 from headrace.isolation.child import IsolatedProcess, LimitExceeded, WorkFailed, WorkLost, WorkStop
@@ -107,6 +109,7 @@ class DataEngine:
         self._running: Counter[str | None] = Counter()
         self._retired = False
         self.copies = Copies(self.catalogue, self._run)
+        self._probes = Probes(self._open)
         self.memo = SqlMemo(memo or memo_file(cache / "headrace.sqlite3"), self.limits.everyone.ai_memo)
 
     def sql(
@@ -172,6 +175,39 @@ class DataEngine:
             )
             answer = _noted(call, note, self._run(query, secrets, stop, answering))
             return answer if answering.work is None else _with_usage(answer, answering)
+
+    def errors(self, role: str | None) -> dict[str, str]:
+        """Why datasets that a role may see cannot be read, by their names: their sources are asked, or what
+        they said some seconds ago holds. Those with local copies are read from these."""
+        seen = [one for one in self.catalogue if self.catalogue.visible(one, role)]
+        names = {one.name for one in seen}
+        found = self._probes.errors(one for one in seen if one.copy is None)
+        copies = {name for name in self.copies.errors if name in names}
+        return found | dict.fromkeys(copies, "its local copy could not be made anew")
+
+    def _open(self, dataset: Dataset) -> None:
+        """Open a dataset and read nothing; raises SourceDown, which does not have its secret."""
+        limits = self.limits.everyone
+        try:
+            view, secrets = self.catalogue.view(dataset, None, ruled=False)
+        except UsageError as error:
+            raise SourceDown(error.message) from None
+        query = Query(
+            sql=f"SELECT * FROM {quoted(dataset.name)} LIMIT 0",
+            views=(view,),
+            parameters=(),
+            format="json",
+            rows=1,
+            bytes=limits.bytes,
+            seconds=PROBE_S,
+            memory=limits.memory,
+        )
+        try:
+            self._run(query, secrets)
+        except SqlLimit:
+            raise SourceDown(
+                f"dataset {dataset.name!r} did not open in {PROBE_S:g} s and {limits.memory >> 20:,} MiB"
+            ) from None
 
     def close(self) -> None:
         """End the process."""

@@ -143,19 +143,20 @@ async def explain_sql(http: HttpRequest) -> Response:
 
 @Endpoint("GET", "/v1/datasets", content=(_DATASETS,), errors={501: "headrace[data] is not installed."})
 async def list_datasets(http: HttpRequest) -> Response:
-    """The datasets that the key may read."""
+    """The datasets that the key may read, each opened where it has no local copy, to see whether it answers."""
     service, call = get_service(http), call_of(http)
     if not read_datasets(service.settings.datasets):
         return json_response(Raw(b"[]"))
     engine = await service.statements.engine()
     limits = engine.limits.of(call.account.name or None)
+    errors = await service.statements.in_thread(lambda: engine.errors(limits.role))
     found = [
         DatasetEntry(
             name=dataset.name,
             kind=dataset.kind,
             acceleration_enabled=dataset.copy is not None,
-            status="error" if dataset.name in engine.copies.errors else "ready",
-            error="its local copy could not be made anew" if dataset.name in engine.copies.errors else None,
+            status="error" if dataset.name in errors else "ready",
+            error=errors.get(dataset.name),
         )
         for dataset in engine.catalogue
         if engine.catalogue.visible(dataset, limits.role)
