@@ -95,7 +95,7 @@ def test_datasets_that_a_key_reads(served: Running, tmp_path: Path, monkeypatch:
     assert "'gone' cannot be opened" in gone["error"]
     (tmp_path / "gone.csv").write_text("a\n1\n")
     assert served.http().get("/v1/datasets").json()[1] == gone  # for some seconds
-    monkeypatch.setattr("headrace.data.probes.KEPT_S", 0.0)
+    monkeypatch.setattr("headrace.data.source_probes.KEPT_S", 0.0)
     assert served.http().get("/v1/datasets").json()[1]["status"] == "ready"
 
 

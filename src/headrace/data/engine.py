@@ -23,8 +23,8 @@ from headrace.data.guard import StatementRefused
 from headrace.data.job import AiUsage, Format, Job, Phase, Query, Reply, SqlAnswer, decode_reply, encode_job
 from headrace.data.limits import AiBudget, AiLimits, Speeds, SqlLimit
 from headrace.data.model_work import Models
-from headrace.data.probes import PROBE_S, Probes
 from headrace.data.source import quoted
+from headrace.data.source_probes import PROBE_S, SourceProbes
 from headrace.errors import HeadraceError, InvalidRequest, Overloaded, UsageError
 from headrace.inference.call_context import CallContext, StageNote
 from headrace.isolation.child import IsolatedProcess, LimitExceeded, WorkFailed, WorkLost, WorkStop
@@ -109,7 +109,7 @@ class DataEngine:
         self._running: Counter[str | None] = Counter()
         self._retired = False
         self.copies = Copies(self.catalogue, self._run)
-        self._probes = Probes(self._open)
+        self._probes = SourceProbes(self._open)
         self.memo = SqlMemo(memo or memo_file(cache / "headrace.sqlite3"), self.limits.everyone.ai_memo)
 
     def sql(

@@ -143,7 +143,7 @@ async def explain_sql(http: HttpRequest) -> Response:
 
 @Endpoint("GET", "/v1/datasets", content=(_DATASETS,), errors={501: "headrace[data] is not installed."})
 async def list_datasets(http: HttpRequest) -> Response:
-    """The datasets that the key may read, each opened where it has no local copy, to see whether it answers."""
+    """The datasets that the key may read. Those without a copy are opened to see whether they answer."""
     service, call = get_service(http), call_of(http)
     if not read_datasets(service.settings.datasets):
         return json_response(Raw(b"[]"))

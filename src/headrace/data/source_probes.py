@@ -17,7 +17,7 @@ _TOGETHER = 8
 _ALL_S = 12.0
 
 
-class Probes:
+class SourceProbes:
     """Opens datasets, each by one thread at a time, and remembers for KEPT_S what came of it."""
 
     def __init__(self, open_one: Callable[[Dataset], object]) -> None:
