@@ -142,7 +142,7 @@ def test_a_training_of_an_adapter_waits_for_clients_and_is_killed(
     try:
         name, card = TrainingProcess(file, task, SETTINGS, base).result()
         assert name == kept.student and card.rung == "lora"
-    except InvalidRequest as error:  # three epochs teach such a model little
+    except InvalidRequest as error:  # such a model learns little of so few steps
         assert "lora: nothing is certified" in error.message
         assert not (students_folder(file) / kept.student).exists()
     assert not kept_training(database, task) and database.damage() == []
@@ -153,7 +153,7 @@ def test_a_training_of_an_adapter_waits_for_clients_and_is_killed(
 def test_a_student_that_writes_from_its_lessons_to_its_rollback(
     tmp_path: Path, store: ExampleStore, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.adapt.rungs.teaching.PLAN", LEARNING)
+    monkeypatch.setattr("headrace.adapt.rungs.teaching.plan_of", lambda lessons, longest: LEARNING)
     models = [load_model("embed", EngineOptions(threads=1)), load_model(str(base), EngineOptions(threads=1))]
     flags = {"margin": 0.2, "base": "llama3"}
     known = [ANSWER]

@@ -20,7 +20,12 @@ from headrace.adapt.rungs.writing import conversation_of
 from headrace.errors import InvalidRequest
 from headrace.isolation.child import KEPT_VARIABLES
 
-PLAN = AdapterPlan(epochs=3, rate=1e-3)
+BATCH = 8
+STEPS = 200
+"""At least, where these are no more than ten epochs: of few lessons a few steps teach nothing."""
+RATE = 2e-3
+LONG = 3000
+"""Characters."""
 LOOK_S = 0.3
 ADAPTER = "adapter"
 
@@ -46,6 +51,13 @@ def students_folder(file: Path) -> Path:
     return file.with_suffix(".students")
 
 
+def plan_of(lessons: int, longest: int) -> AdapterPlan:
+    """How so many lessons are learned, the longest of which has so many characters: long ones are batched by
+    their tokens."""
+    epochs = min(10, max(2, -(-STEPS * BATCH // lessons)))
+    return AdapterPlan(epochs=epochs, batch_size=BATCH if longest <= LONG else None, rate=RATE)
+
+
 def teach(
     lessons: Sequence[TaskExample],
     place: AdapterPlace,
@@ -67,7 +79,7 @@ def teach(
         validation=None,
         out=str(made),
         work=str(place.folder / "work"),
-        plan=PLAN,
+        plan=plan_of(len(lessons), max(len(one.messages) + len(one.answer) for one in lessons)),
         threads=place.cores,
         hours=place.hours,
         pause=str(place.folder / "pause"),
