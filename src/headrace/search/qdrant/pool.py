@@ -7,7 +7,7 @@ import re
 import threading
 import time
 import warnings
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
@@ -20,6 +20,7 @@ from qdrant_client.http.exceptions import ApiException, ResponseHandlingExceptio
 from headrace.config.search_settings import IndexStore
 from headrace.config.secrets import secret_of
 from headrace.errors import StoreError
+from headrace.providers.failure import shown
 from headrace.search.index import IndexBusy, IndexDamaged, IndexUnreachable
 
 CONNECT_TIMEOUT_S = 10
@@ -30,6 +31,8 @@ MOST = 16
 MAX_REPLY = 256 * 2**20
 """Bytes of a reply that are read."""
 LEAST_VERSION = (1, 10)
+MAX_SAID = 300
+"""Characters of what a server says of an error."""
 PORT = 6333
 
 
@@ -41,6 +44,7 @@ class QdrantPool:
         self._store, self._where = store, where
         self._lock, self._turns = threading.Lock(), threading.BoundedSemaphore(MOST)
         self._client: QdrantClient | None = None
+        self._key: str | None = None
 
     @contextmanager
     def use(self, name: str) -> Generator[QdrantClient]:
@@ -51,7 +55,7 @@ class QdrantPool:
                 reason="index",
             )
         try:
-            with typed(name):
+            with typed(name, lambda: self._key):
                 yield self._opened(name)
         finally:
             self._turns.release()
@@ -84,6 +88,7 @@ class QdrantPool:
         store = self._store
         assert store.store is not None
         key = None if store.secret is None else secret_of(store.secret, f"{self._where}.secret")
+        self._key = key
         parts = urlsplit(store.store)
         host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
         scheme = "http" if parts.scheme in ("qdrant", "http") else "https"
@@ -167,13 +172,14 @@ def _named(name: str) -> str:
 
 
 @contextmanager
-def typed(name: str) -> Generator[None]:
-    """Errors of the client become typed ones that name the index, and never say where the server is."""
+def typed(name: str, key: Callable[[], str | None]) -> Generator[None]:
+    """Errors of the client become typed ones that name the index, and never say where the server is, nor
+    the API key."""
     index = _named(name)
     try:
         yield
     except UnexpectedResponse as error:
-        raise _of_status(error, index) from error
+        raise _of_status(error, index, key()) from None  # all that a server says may repeat the key
     except ResourceExhaustedResponse as error:
         raise IndexUnreachable(f"the Qdrant server of {index} has too much to do", reason="index") from error
     except ResponseHandlingException as error:
@@ -195,12 +201,12 @@ def typed(name: str) -> Generator[None]:
         raise StoreError(f"what the server of {index} replies is not of Qdrant") from error
 
 
-def _of_status(error: UnexpectedResponse, index: str) -> Exception:
+def _of_status(error: UnexpectedResponse, index: str, key: str | None) -> Exception:
     status = error.status_code or 0
     if status in (401, 403):
         return IndexUnreachable(f"the Qdrant server of {index} refuses the API key", reason="index")
     if status == 404:
-        return IndexDamaged(f"{index} has no collection in its Qdrant: ingest again")
+        return IndexDamaged(f"{index} has no collection in its Qdrant: delete the index and ingest again")
     if status in (408, 429, 502, 503, 504):
         return IndexUnreachable(f"the Qdrant server of {index} does not answer ({status})", reason="index")
     if 300 <= status < 400:
@@ -208,11 +214,11 @@ def _of_status(error: UnexpectedResponse, index: str) -> Exception:
             f"the Qdrant server of {index} redirects ({status}), which is not followed: set the address where"
             " it is"
         )
-    return StoreError(f"the Qdrant server of {index} failed ({status}): {_said(error)}")
+    return StoreError(f"the Qdrant server of {index} failed ({status}): {_said(error, key)}")
 
 
-def _said(error: UnexpectedResponse) -> str:
+def _said(error: UnexpectedResponse, key: str | None) -> str:
     """What a server says of an error, bounded and in one line."""
     text = error.content[:2000].decode("utf-8", "replace")
-    found = re.search(r'"error"\s*:\s*"((?:[^"\\]|\\.){1,300})', text)
-    return " ".join((found[1] if found else "it does not say why").split())
+    found = re.search(r'"error"\s*:\s*"((?:[^"\\]|\\.)+)', text)
+    return shown(found[1], key)[:MAX_SAID] if found else "it does not say why"

@@ -10,6 +10,7 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -40,12 +41,14 @@ from headrace.search.phrases import phrases_of
 from headrace.search.qdrant.pool import QdrantPool
 from headrace.search.qdrant.records import (
     CHUNK_FIELDS,
+    DIGEST_FIELDS,
     FORMAT,
     META_ID,
     OF_INDEX,
     PAGE,
     PREFIX,
     ChunkRecord,
+    DigestRecord,
     DocumentRecord,
     MetaRecord,
     Snapshot,
@@ -53,6 +56,7 @@ from headrace.search.qdrant.records import (
     id_of,
     make_collection,
     needed_meta,
+    object_in,
     one_of,
     read_meta,
 )
@@ -62,7 +66,7 @@ from headrace.search.qdrant.where import compares, filter_of, has_attribute
 from headrace.search.qdrant.words import by_words, found_phrase, with_all
 from headrace.search.qdrant.writing import LEASE_S, writing
 from headrace.search.scoring import depth_of, ranked
-from headrace.search.where import Operator
+from headrace.search.where import Operator, Value
 from headrace.search.words import words_of
 
 T = TypeVar("T")
@@ -118,10 +122,13 @@ class QdrantIndex:
         with self._pool.use(self._name) as client:
             if read_meta(client, self._name) is None:
                 return
-            with writing(client, self._name):
-                client.delete_collection(PREFIX + self._name)
+            with writing(client, self._name, cleans=False) as write:
+                # The index is there until its passages are not: a deletion that is killed is done again.
                 for collection in chunk_collections(client, self._name):
+                    write.beat()
                     client.delete_collection(collection)
+                write.beat()
+                client.delete_collection(PREFIX + self._name)
 
     def meta(self) -> IndexMeta:
         """As `Index.meta`."""
@@ -147,8 +154,7 @@ class QdrantIndex:
             else:
                 found = list(documents_of(snapshot, [key]).values())
             return [
-                IndexedDocument(one.key, one.title, json.loads(one.attributes), one.at_s, one.characters)
-                for one in found
+                IndexedDocument(one.key, one.title, one.values, one.at_s, one.characters) for one in found
             ]
 
         return self._read(read)
@@ -161,7 +167,7 @@ class QdrantIndex:
                 return [name for name in names if any(snapshot.chunks([], has_attribute(name), most=1))]
             found = set[str]()
             for one in snapshot.documents(["attributes"], most=MAX_LOOKED_AT):
-                found |= json.loads(msgspec.convert(one.payload, dict[str, str])["attributes"]).keys()
+                found |= _attributes_of(one).keys()
             return sorted(found)[:MAX_SHOWN]
 
         return self._read(read)
@@ -170,12 +176,8 @@ class QdrantIndex:
         """As `Index.digests`."""
 
         def read(snapshot: Snapshot) -> dict[str, bytes]:
-            every = (
-                msgspec.convert(one.payload, dict[str, str]) for one in snapshot.documents(["key", "digest"])
-            )
-            return {
-                one["key"]: bytes.fromhex(one["digest"]) for one in every if one["key"].startswith(prefix)
-            }
+            every = (msgspec.convert(one.payload, DigestRecord) for one in snapshot.documents(DIGEST_FIELDS))
+            return {one.key: one.bytes for one in every if one.key.startswith(prefix)}
 
         return self._read(read)
 
@@ -212,7 +214,10 @@ class QdrantIndex:
             totals = totals_of(write)
             found = remove_keys(write, totals, keys)
             write.commit(generation=write.meta.generation + (found > 0), **msgspec.structs.asdict(totals))
-            return found
+        if found:  # what was deleted is not kept; where another writes, until `maintain`
+            with self._pool.use(self._name) as client, suppress(IndexBusy):
+                self._sweep(client)
+        return found
 
     def query(self, query: IndexQuery) -> Found:
         """As `Index.query`: words by BM25, vectors by their product, and their weighted sum."""
@@ -237,10 +242,13 @@ class QdrantIndex:
             meta = needed_meta(client, self._name)
             if not meta.dead or (meta.dead < DEAD_SHARE * (meta.dead + meta.chunks) and not force):
                 return False
-            with writing(client, self._name) as write:
-                write.sweep()
-                write.commit(dead=0)
+            self._sweep(client)
         return True
+
+    def _sweep(self, client: QdrantClient) -> None:
+        with writing(client, self._name) as write:
+            write.sweep()
+            write.commit(dead=0)
 
     def _read(self, work: Callable[[Snapshot], T]) -> T:
         """Run `work` on one generation; again where what it had was deleted meanwhile."""
@@ -296,8 +304,7 @@ def _alike(
     numbers, count = list[int](), 0
     for one in snapshot.documents(["attributes"], condition, most=MAX_ALIKE + 1):
         count += 1
-        attributes = json.loads(msgspec.convert(one.payload, dict[str, str])["attributes"])
-        if compares(attributes.get(name), operator, text):
+        if compares(_attributes_of(one).get(name), operator, text):
             numbers.append(id_of(one))
     if count > MAX_ALIKE:
         raise InvalidRequest(
@@ -306,6 +313,10 @@ def _alike(
             param="where",
         )
     return numbers
+
+
+def _attributes_of(record: models.Record) -> dict[str, Value]:
+    return object_in(msgspec.convert(record.payload, dict[str, str])["attributes"], dict[str, Value])
 
 
 def _chunks_of(snapshot: Snapshot, key: str) -> list[tuple[int, ChunkRecord]]:
@@ -334,7 +345,7 @@ def _hits(snapshot: Snapshot, ids: Iterable[int]) -> dict[int, SearchHit]:
         number: SearchHit(
             key=document.key,
             title=document.title,
-            attributes=json.loads(document.attributes),
+            attributes=document.values,
             text=chunk.text,
             span=chunk.span,
             position=chunk.position,

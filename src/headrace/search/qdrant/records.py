@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Generator, Sequence
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 from qdrant_client import QdrantClient, models
 from qdrant_client.http.exceptions import UnexpectedResponse
 
 from headrace.errors import StoreError
 from headrace.search.index import IndexDamaged, IndexMeta, TextSpan
+from headrace.search.where import Value
 
+T = TypeVar("T")
 FORMAT = 1
 PREFIX = "headrace_index_"
 """How the collections begin that hold an index's meta and documents."""
@@ -45,6 +48,10 @@ OF_CHUNKS = (
 )
 
 
+_Write = Annotated[int, Meta(ge=0, lt=2**31)]
+_Count = Annotated[int, Meta(ge=0, lt=2**53)]
+
+
 class MetaRecord(Struct, frozen=True, kw_only=True):
     """The one point that says what an index is. Writes have numbers: `attempt` is the last one's that began,
     `commit` the last one's that has been done; those of `aborted` never were."""
@@ -56,21 +63,21 @@ class MetaRecord(Struct, frozen=True, kw_only=True):
     owner: str
     details: str
     generation: int = 0
-    attempt: int = 0
-    commit: int = 0
-    aborted: list[int] = []
-    swept: int = 0
+    attempt: _Write = 0
+    commit: _Write = 0
+    aborted: list[_Write] = []
+    swept: _Write = 0
     """Points that were removed by this write or an earlier one may be deleted."""
     lock: str = FREE
     beat: int = 0
     size: int = 0
     within: str = ""
     """The collection of its chunks, if it has any."""
-    documents: int = 0
-    chunks: int = 0
-    words: int = 0
-    dead: int = 0
-    characters: int = 0
+    documents: _Count = 0
+    chunks: _Count = 0
+    words: _Count = 0
+    dead: _Count = 0
+    characters: _Count = 0
     reference: float = 0.0
     """The mean of words of a chunk that weights in sparse vectors are made with."""
 
@@ -81,7 +88,7 @@ class MetaRecord(Struct, frozen=True, kw_only=True):
             model=self.model or None,
             chunk_tokens=self.chunk_tokens,
             owner=self.owner,
-            details=msgspec.json.decode(self.details, type=dict[str, Any]),
+            details=object_in(self.details, dict[str, Any]),
         )
 
 
@@ -96,6 +103,23 @@ class DocumentRecord(Struct, frozen=True, kw_only=True):
     characters: int
     chunks: int
     words: int
+
+    @property
+    def values(self) -> dict[str, Value]:
+        """Its attributes."""
+        return object_in(self.attributes, dict[str, Value])
+
+
+class DigestRecord(Struct, frozen=True):
+    """A document's key, and what it was made from."""
+
+    key: str
+    digest: Annotated[str, Meta(pattern="^([0-9a-f]{2})*$")]
+
+    @property
+    def bytes(self) -> bytes:
+        """The digest."""
+        return bytes.fromhex(self.digest)
 
 
 class ChunkRecord(Struct, frozen=True, kw_only=True):
@@ -113,7 +137,16 @@ class ChunkRecord(Struct, frozen=True, kw_only=True):
         return TextSpan(self.start, self.end)
 
 
+def object_in(text: str, kind: type[T]) -> T:
+    """An object of JSON; msgspec.ValidationError for anything else. It may have NaN and infinities."""
+    try:
+        return msgspec.convert(json.loads(text), kind)
+    except ValueError as error:
+        raise msgspec.ValidationError(f"no JSON in a field: {error}") from error
+
+
 CHUNK_FIELDS = list(ChunkRecord.__struct_fields__)
+DIGEST_FIELDS = list(DigestRecord.__struct_fields__)
 
 
 def read_meta(client: QdrantClient, name: str) -> MetaRecord | None:
@@ -145,7 +178,8 @@ class Snapshot(Struct, frozen=True):
         self, fields: Sequence[str], *more: models.Condition, most: int | None = None
     ) -> Generator[models.Record]:
         """The documents that meet all conditions, in the order in which they came."""
-        return scrolled(self.client, PREFIX + self.name, visible(self.meta, *more), fields, most=most)
+        there = self.meta.documents
+        return scrolled(self.client, PREFIX + self.name, visible(self.meta, *more), fields, there, most=most)
 
     def chunks(
         self, fields: Sequence[str], *more: models.Condition, most: int | None = None
@@ -153,7 +187,8 @@ class Snapshot(Struct, frozen=True):
         """The chunks that meet all conditions, in the order in which they came."""
         if not self.meta.within:
             return
-        yield from scrolled(self.client, self.meta.within, visible(self.meta, *more), fields, most=most)
+        there, chosen = self.meta.chunks, visible(self.meta, *more)
+        yield from scrolled(self.client, self.meta.within, chosen, fields, there, most=most)
 
 
 def needed_meta(client: QdrantClient, name: str) -> MetaRecord:
@@ -193,10 +228,11 @@ def scrolled(
     collection: str,
     chosen: models.Filter,
     fields: Sequence[str],
+    there: int,
     *,
     most: int | None = None,
 ) -> Generator[models.Record]:
-    """Points in the order of their ids, at most `most`."""
+    """Points in the order of their ids, at most `most`. IndexDamaged where they are more than are `there`."""
     offset: Any = None
     count = 0
     while True:
@@ -207,10 +243,15 @@ def scrolled(
             collection, chosen, limit=page, offset=offset, with_payload=list(fields)
         )
         count += len(found)
+        if count > there:
+            raise IndexDamaged(
+                f"the Qdrant server has more points in {collection} than the {there:,} that were written:"
+                " delete the index and ingest again"
+            )
         yield from found
         if following is None:
             return
-        if not isinstance(following, int) or (offset is not None and following <= offset):
+        if not found or not isinstance(following, int) or (offset is not None and following <= offset):
             raise StoreError(f"the Qdrant server gives the points of {collection} without an end")
         offset = following
 

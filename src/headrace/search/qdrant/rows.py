@@ -22,6 +22,7 @@ from headrace.search.qdrant.records import (
     PREFIX,
     DocumentRecord,
     Snapshot,
+    chunk_collections,
     id_of,
     make_collection,
     one_of,
@@ -96,6 +97,8 @@ def add_rows(write: QdrantWrite, totals: Totals, rows: Sequence[IndexRow]) -> di
     if words and not meta.within:
         changed["within"] = f"{CHUNKS}{write.snapshot.name}_{write.number}"
         changed["reference"] = max(1.0, sum(one.words for one in words) / len(words))
+        for left in chunk_collections(write.snapshot.client, write.snapshot.name):
+            write.snapshot.client.delete_collection(left)  # of first writes that never were
         _make_chunks(write.snapshot.client, changed["within"], size)
     _add_all(write, PREFIX + write.snapshot.name, _documents(write, rows, words))
     if words:

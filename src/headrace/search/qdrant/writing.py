@@ -48,8 +48,9 @@ class QdrantWrite:
         self._client, self._name, self._token = client, name, token
         self._beaten_s = time.monotonic()
         self.is_done = False
-        lost = [*meta.aborted, *range(meta.commit + 1, meta.attempt)]
-        self._lost, self._has_new = lost[-_KEPT:], len(lost) > len(meta.aborted)
+        self._has_new = meta.commit + 1 < meta.attempt
+        new = range(max(meta.commit + 1, meta.attempt - _KEPT), meta.attempt)
+        self._aborted = [*meta.aborted, *new][-_KEPT:]
 
     @property
     def meta(self) -> MetaRecord:
@@ -58,17 +59,17 @@ class QdrantWrite:
 
     def clean(self, *, always: bool = False) -> None:
         """Undo what writes have left behind that were not done."""
-        if not self._lost or not (self._has_new or always):
+        if not self._has_new and not (always and self._aborted):
             return
         for collection in self._collections():
-            self.delete(collection, models.Filter(must=[one_of("born", *self._lost)]))
-            self._set(collection, {"gone": OPEN}, models.Filter(must=[one_of("gone", *self._lost)]))
+            self.delete(collection, models.Filter(should=self._lost("born")))
+            self._set(collection, {"gone": OPEN}, models.Filter(should=self._lost("gone")))
 
     def remove(self, collection: str, chosen: Sequence[models.Condition]) -> None:
         """Have points be gone, with this write, that nobody else has removed."""
         self.beat()
-        seen = [OPEN, *self._lost]
-        must: list[models.Condition] = [one_of("gone", *seen), within("born", lte=self.meta.commit), *chosen]
+        there = models.Filter(should=[one_of("gone", OPEN), *self._lost("gone")])
+        must: list[models.Condition] = [there, within("born", lte=self.meta.commit), *chosen]
         self._set(collection, {"gone": self.number}, models.Filter(must=must))
 
     def add(self, collection: str, points: list[models.PointStruct]) -> None:
@@ -83,7 +84,9 @@ class QdrantWrite:
         self.clean(always=True)
         for collection in self._collections():
             self.beat()
-            self.delete(collection, models.Filter(must=[within("gone", lte=commit)]))
+            # What a late write has removed since is there.
+            gone = models.Filter(must=[within("gone", lte=commit)], must_not=self._lost("gone"))
+            self.delete(collection, gone)
 
     def delete(self, collection: str, chosen: models.Filter) -> None:
         """Delete points."""
@@ -98,7 +101,7 @@ class QdrantWrite:
 
     def commit(self, **changed: Any) -> None:
         """Make it count, with these fields of the meta."""
-        done = {"commit": self.number, "aborted": self._lost, "lock": FREE, **changed}
+        done = {"commit": self.number, "aborted": self._aborted, "lock": FREE, **changed}
         self._change(done, is_last=True)
         self.is_done = True
 
@@ -116,10 +119,19 @@ class QdrantWrite:
         """Change the meta while this write has it; IndexBusy where it has not any more."""
         self._set(PREFIX + self._name, fields, self._mine())
         found = needed_meta(self._client, self._name)
-        if (found.commit if is_last else found.attempt) != self.number:
+        if is_last:  # others may have written since
+            is_done = found.commit >= self.number and self.number not in found.aborted
+        else:
+            is_done = found.attempt == self.number
+        if not is_done or found.made != self.meta.made:
             raise IndexBusy(
                 f"the index {self._name} is being written by another program: try again later", reason="index"
             )
+
+    def _lost(self, field: str) -> list[models.Condition]:
+        """Points whose field has the number of a write that never was, or of one that ended before this."""
+        found: list[models.Condition] = [within(field, gt=self.meta.commit, lt=self.number)]
+        return [*found, one_of(field, *self._aborted)] if self._aborted else found
 
     def _mine(self) -> models.Filter:
         return _meta_where(self._token, self.number)
@@ -136,12 +148,14 @@ class QdrantWrite:
 
 
 @contextmanager
-def writing(client: QdrantClient, name: str) -> Generator[QdrantWrite]:
-    """The one write at a time; IndexBusy while there is another. What is not committed never was."""
+def writing(client: QdrantClient, name: str, *, cleans: bool = True) -> Generator[QdrantWrite]:
+    """The one write at a time; IndexBusy while there is another. What is not committed never was, and is
+    undone first unless `cleans` is false."""
     token = secrets.token_hex(16)
     write = QdrantWrite(client, name, token, _taken(client, name, token))
     try:
-        write.clean()
+        if cleans:
+            write.clean()
         yield write
     finally:
         if not write.is_done:
