@@ -26,7 +26,7 @@ from headrace.loading.options import EngineOptions
 from headrace.loading.planned_model import prepare_checkpoint
 from headrace.program.step import Step
 
-TYPES: tuple[KvCacheDtype, ...] = ("bf16", "int8", "k8v4", "int4")
+TYPES: tuple[KvCacheDtype, ...] = ("bf16", "int8", "k8v4", "int4", "int3")
 CHUNK = 512
 SHAPE: dict[str, object] = {
     "model_type": "qwen2",

@@ -17,8 +17,8 @@ inline constexpr int kFormatCount = 22;
 using FormatSet = uint32_t;  // a bit for each
 static_assert(kFormatCount <= 32);
 constexpr FormatSet set_of(Format format) { return FormatSet{1} << static_cast<int32_t>(format); }
-// k8v4: keys as in int8, values as in int4.
-enum class KvType : int32_t { f32 = 0, bf16, int8, k8v4, int4 };
+// k8v4: keys as in int8, values as in int4; k4v3 and k3v4 likewise.
+enum class KvType : int32_t { f32 = 0, bf16, int8, k8v4, int4, int3, k4v3, k3v4 };
 
 // Output columns are packed in panels of this many columns, in every format and on every ISA, so a
 // packed file moves between machines.

@@ -65,7 +65,10 @@ headrace::KvType kv_type_of(const std::string& name) {
   if (name == "int8") return headrace::KvType::int8;
   if (name == "k8v4") return headrace::KvType::k8v4;
   if (name == "int4") return headrace::KvType::int4;
-  throw std::invalid_argument("there is no KV type " + name + "; use f32, bf16, int8, k8v4 or int4");
+  if (name == "int3") return headrace::KvType::int3;
+  if (name == "k4v3") return headrace::KvType::k4v3;
+  if (name == "k3v4") return headrace::KvType::k3v4;
+  throw std::invalid_argument("there is no KV type " + name + "; use f32, bf16, int8, k8v4, int4, int3, k4v3 or k3v4");
 }
 
 // The executor together with the arrays that its program points to.

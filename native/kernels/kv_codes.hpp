@@ -1,11 +1,11 @@
-// Keys and values of 8 and 4 bits: from a row's numbers to its codes and scale, and from a page's codes to numbers that
+// Keys and values of 8, 4 and 3 bits: from a row's numbers to its codes and scale, and from a page's codes to numbers that
 // attention over bf16 reads.
 //
 // Rows are rotated first: blocks of numbers times the orthonormal Hadamard matrix, so that no dimension dominates (QuaRot,
 // Ashkboos et al. 2024). Queries are rotated alike, which leaves scores as they are, and what is summed of values
-// is rotated back. 8 bits: whole numbers up to 127. 4 bits: the best 16 levels for a normal distribution (Max 1960), under the
-// scale with which the product of the row and what it became is the row's square (EDEN; Vargaftik et al. 2022). What a row
-// becomes depends on it alone. bfloat16 holds all levels exactly; scales come in with the scores and the weights.
+// is rotated back. 8 bits: whole numbers up to 127. 4 and 3 bits: the best 16 and 8 levels for a normal distribution (Max
+// 1960), under the scale with which the product of the row and what it became is the row's square (EDEN; Vargaftik et al.
+// 2022). What a row becomes depends on it alone. bfloat16 holds all levels exactly; scales come in with the scores and the weights.
 //
 // A row with a number that is not finite has the scale NaN, so its sequence's outputs are NaN. A row whose scale would be
 // subnormal is zero.
@@ -85,14 +85,18 @@ static inline uint16_t encode_bytes(const float* x, int dim, uint8_t* codes) {
   return scale;
 }
 
-// Levels of 4 bits in bfloat16, and the numbers between two of them.
+// Levels of 4 and of 3 bits in bfloat16, and the numbers between two of them.
 alignas(64) constexpr uint16_t kLevels[16] = {0xc02f, 0xc004, 0xbfcf, 0xbfa1, 0xbf71, 0xbf28, 0xbec7, 0xbe03,
                                             0x3e03, 0x3ec7, 0x3f28, 0x3f71, 0x3fa1, 0x3fcf, 0x4004, 0x402f};
 constexpr float kBounds[15] = {-2.3984375f, -1.83984375f, -1.4375f, -1.099609375f, -0.798828125f,
                                -0.5224609375f, -0.25830078125f, 0.0f, 0.25830078125f, 0.5224609375f,
                                0.798828125f, 1.099609375f, 1.4375f, 1.83984375f, 2.3984375f};
+alignas(64) constexpr uint16_t kFewLevels[16] = {0xc00a, 0xbfac, 0xbf42, 0xbe7b, 0x3e7b, 0x3f42, 0x3fac, 0x400a};
+constexpr float kFewBounds[7] = {-1.75f, -1.05078125f, -0.50146484375f, 0.0f, 0.50146484375f, 1.05078125f, 1.75f};
 
-static inline uint16_t encode_halves(const float* x, int dim, uint8_t* codes) {
+template <int Bounds>
+static inline uint16_t encode_levels(const float* x, int dim, const uint16_t* levels, const float (&bounds)[Bounds],
+                                     uint8_t* codes) {
   double squares = 0, products = 0;
   for (int d = 0; d < dim; ++d) squares += static_cast<double>(x[d]) * x[d];
   const float size = static_cast<float>(sqrt(squares / dim));
@@ -100,11 +104,28 @@ static inline uint16_t encode_halves(const float* x, int dim, uint8_t* codes) {
   if (!(size <= FLT_MAX)) return kNaN;
   if (size < FLT_MIN) return 0;
   const float inverse = 1.0f / size;
-  for (const float bound : kBounds) {
+  for (const float bound : bounds) {
     for (int d = 0; d < dim; ++d) codes[d] = static_cast<uint8_t>(codes[d] + (x[d] * inverse > bound));
   }
-  for (int d = 0; d < dim; ++d) products += static_cast<double>(from_bf16(kLevels[codes[d]])) * x[d];
+  for (int d = 0; d < dim; ++d) products += static_cast<double>(from_bf16(levels[codes[d]])) * x[d];
   return to_bf16(static_cast<float>(squares / products));
+}
+
+// Bits [From, From + Width) of a row's codes, 8 / Width of them in a byte, into their places; returns what is behind all rows'.
+template <int From, int Width>
+static inline uint8_t* write_plane(Part part, int dim, int64_t token, const uint8_t* codes, uint8_t* plane) {
+  const int bytes = dim * Width / 8;
+  uint8_t row[kMaxHeadDim];
+  for (int b = 0; b < bytes; ++b) {
+    unsigned byte = 0;
+#pragma GCC unroll 8
+    for (int i = 0; i < 8 / Width; ++i) byte |= (codes[b + i * bytes] >> From & ((1u << Width) - 1)) << (i * Width);
+    row[b] = static_cast<uint8_t>(byte);
+  }
+  for (int b = 0; b < bytes; ++b) {
+    plane[part == Part::keys ? key_place(KvType::bf16, bytes, token, b) : value_place(KvType::bf16, bytes, token, b)] = row[b];
+  }
+  return plane + int64_t{kPageTokens} * bytes;
 }
 
 // A key or a value into the page of its KV head.
@@ -121,15 +142,14 @@ static inline void write_codes(const KvLayer& kv, Part part, int64_t slot, int32
   }
   mix_dimensions(mixed, dim);
   uint8_t codes[kMaxHeadDim];
-  const bool whole = number_bits(kv.type, part) == 8;
-  const uint16_t scale = whole ? encode_bytes(mixed, dim, codes) : encode_halves(mixed, dim, codes);
-  const int32_t bytes = whole ? dim : dim / 2;
-  for (int32_t d = 0; d < bytes && !whole; ++d) codes[d] = static_cast<uint8_t>(codes[d] | codes[d + bytes] << 4);
-  for (int32_t d = 0; d < bytes; ++d) {
-    const int64_t place = part == Part::keys ? key_place(KvType::bf16, bytes, token, d) : value_place(KvType::bf16, bytes, token, d);
-    page[place] = codes[d];
-  }
-  memcpy(page + number_bytes(kv.type, part, dim) + token * 2, &scale, sizeof scale);
+  const int bits = number_bits(kv.type, part);
+  const uint16_t scale = bits == 8   ? encode_bytes(mixed, dim, codes)
+                         : bits == 4 ? encode_levels(mixed, dim, kLevels, kBounds, codes)
+                                     : encode_levels(mixed, dim, kFewLevels, kFewBounds, codes);
+  uint8_t* scales = bits == 8   ? write_plane<0, 8>(part, dim, token, codes, page)
+                    : bits == 4 ? write_plane<0, 4>(part, dim, token, codes, page)
+                                : write_plane<2, 1>(part, dim, token, codes, write_plane<0, 2>(part, dim, token, codes, page));
+  memcpy(scales + token * 2, &scale, sizeof scale);
 }
 
 // bfloat16 numbers of bytes that are whole numbers.
@@ -154,18 +174,43 @@ static inline void unpack_bytes(const uint8_t* from, int count, uint16_t* to) {
 #endif
 }
 
-// bfloat16 numbers of the lower and of the upper halves of bytes.
-static inline void unpack_halves(const uint8_t* from, int count, uint16_t* low, uint16_t* high) {
+// From planes of 2 count and of count bytes, codes of 3 bits in bytes of two as codes of 4 bits have them: bytes 0, count,
+// 2 count and 3 count, or as many from each on as a number of type Bytes has. No bit leaves its byte.
+template <typename Bytes>
+static inline void join_bytes(const uint8_t* twos, const uint8_t* ones, int count, uint8_t* to) {
+  constexpr uint64_t kEach = 0x0101010101010101u;
+  constexpr auto kTwos = static_cast<uint32_t>(kEach * 0x33), kOne = static_cast<uint32_t>(kEach * 0x44);
+  Bytes low, high, one;
+  memcpy(&low, twos, sizeof low);
+  memcpy(&high, twos + count, sizeof high);
+  memcpy(&one, ones, sizeof one);
+  const Bytes joined[4] = {(low & kTwos) | ((one << 2) & kOne), (high & kTwos) | ((one << 1) & kOne),
+                           ((low >> 2) & kTwos) | (one & kOne), ((high >> 2) & kTwos) | ((one >> 1) & kOne)};
+  for (int i = 0; i < 4; ++i) memcpy(to + i * count, &joined[i], sizeof low);
+}
+
+// The same for all i below count, a multiple of 4.
+static inline void join_planes(const uint8_t* twos, const uint8_t* ones, int count, uint8_t* to) {
+  typedef uint32_t Many __attribute__((vector_size(kWidth * 4)));
+  typedef uint32_t Some __attribute__((vector_size(16)));
+  int i = 0;
+  for (constexpr int kStep = sizeof(Many); i + kStep <= count; i += kStep) join_bytes<Many>(twos + i, ones + i, count, to + i);
+  for (; i + 16 <= count; i += 16) join_bytes<Some>(twos + i, ones + i, count, to + i);
+  for (; i < count; i += 4) join_bytes<uint32_t>(twos + i, ones + i, count, to + i);
+}
+
+// The levels of the lower and of the upper halves of bytes.
+static inline void unpack_halves(const uint16_t* table, const uint8_t* from, int count, uint16_t* low, uint16_t* high) {
   int i = 0;
 #if defined(HEADRACE_ISA_avx512)
-  const __m512i levels = _mm512_broadcast_i64x4(_mm256_load_si256(reinterpret_cast<const __m256i*>(kLevels)));
+  const __m512i levels = _mm512_broadcast_i64x4(_mm256_load_si256(reinterpret_cast<const __m256i*>(table)));
   for (; i + 32 <= count; i += 32) {
     const __m512i bytes = _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i)));
     _mm512_storeu_si512(low + i, _mm512_permutexvar_epi16(bytes, levels));  // the levels are there twice: 5 bits count
     _mm512_storeu_si512(high + i, _mm512_permutexvar_epi16(_mm512_srli_epi16(bytes, 4), levels));
   }
 #elif defined(HEADRACE_ISA_avx2)
-  const __m256i levels = _mm256_load_si256(reinterpret_cast<const __m256i*>(kLevels));
+  const __m256i levels = _mm256_load_si256(reinterpret_cast<const __m256i*>(table));
   const __m128i first = _mm256_castsi256_si128(levels), second = _mm256_extracti128_si256(levels, 1);
   const __m128i lower_bytes = _mm_set1_epi16(0xff), four_bits = _mm_set1_epi8(15);
   const __m128i lower = _mm_packus_epi16(_mm_and_si128(first, lower_bytes), _mm_and_si128(second, lower_bytes));
@@ -181,7 +226,7 @@ static inline void unpack_halves(const uint8_t* from, int count, uint16_t* low, 
     put(high + i, _mm_and_si128(_mm_srli_epi16(bytes, 4), four_bits));
   }
 #elif defined(HEADRACE_ISA_neon)
-  const uint8x16x2_t levels = vld2q_u8(reinterpret_cast<const uint8_t*>(kLevels));  // lower bytes, upper bytes
+  const uint8x16x2_t levels = vld2q_u8(reinterpret_cast<const uint8_t*>(table));  // lower bytes, upper bytes
   const auto put = [&](uint16_t* to, uint8x16_t codes) {
     const uint8x16x2_t both = {{vqtbl1q_u8(levels.val[0], codes), vqtbl1q_u8(levels.val[1], codes)}};
     vst2q_u8(reinterpret_cast<uint8_t*>(to), both);
@@ -193,18 +238,23 @@ static inline void unpack_halves(const uint8_t* from, int count, uint16_t* low, 
   }
 #endif
   for (; i < count; ++i) {
-    low[i] = kLevels[from[i] & 15];
-    high[i] = kLevels[from[i] >> 4];
+    low[i] = table[from[i] & 15];
+    high[i] = table[from[i] >> 4];
   }
 }
 
 // A page of codes in bf16's order.
 static inline void unpack_page(const KvLayer& kv, Part part, const uint8_t* page, uint16_t* to) {
-  const int numbers = kPageTokens * kv.head_dim;
-  if (number_bits(kv.type, part) == 8) return unpack_bytes(page, numbers, to);
-  if (part == Part::keys) return unpack_halves(page, numbers / 2, to, to + numbers / 2);
-  for (int pair = 0; pair < kPageTokens / 2; ++pair, page += kv.head_dim, to += 2 * kv.head_dim) {
-    unpack_halves(page, kv.head_dim, to, to + kv.head_dim);
+  const int numbers = kPageTokens * kv.head_dim, bits = number_bits(kv.type, part);
+  if (bits == 8) return unpack_bytes(page, numbers, to);
+  const uint16_t* table = bits == 4 ? kLevels : kFewLevels;
+  // Keys' bytes run through the page; values' through two tokens, side by side.
+  const int runs = part == Part::keys ? 1 : kPageTokens / 2, halves = numbers / 2 / runs;
+  const uint8_t* ones = page + numbers / 4;
+  for (int run = 0; run < runs; ++run, to += 2 * halves) {
+    uint8_t joined[kPageTokens / 2 * kMaxHeadDim];
+    if (bits == 3) join_planes(page + run * halves / 2, ones + run * halves / 4, halves / 4, joined);
+    unpack_halves(table, bits == 3 ? joined : page + run * halves, halves, to, to + halves);
   }
 }
 

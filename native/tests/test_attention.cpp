@@ -281,6 +281,8 @@ int main() {
         {6, 2, 64, 0, 0, KvType::int8},    {4, 1, 128, 70, 0, KvType::int8},     {3, 1, 20, 37, 9.0f, KvType::int8, true},
         {6, 2, 64, 0, 0, KvType::k8v4},    {2, 2, 80, 0, 30.0f, KvType::k8v4},   {100, 1, 8, 0, 0, KvType::k8v4, true},
         {6, 2, 64, 0, 5.0f, KvType::int4}, {4, 1, 256, 21, 0, KvType::int4},     {3, 1, 12, 0, 0, KvType::int4, true},
+        {6, 2, 64, 0, 0, KvType::int3},    {4, 1, 128, 70, 0, KvType::int3},     {3, 1, 16, 37, 9.0f, KvType::int3, true},
+        {2, 2, 80, 0, 0, KvType::k4v3},    {4, 1, 48, 21, 0, KvType::k3v4},
     };
     uint64_t seed = 1;
     for (const Shape& shape : shapes) {
@@ -294,6 +296,7 @@ int main() {
         {3, 3, 10, 0, 0, KvType::f32, false, 0, 1 << 20, 9}, {4, 2, 16, 0, 8.0f, KvType::f32, false, 0, 1 << 20, 5},
         {6, 6, 64, 0, 0, KvType::bf16, false, 0, 1 << 20, 16}, {2, 2, 24, 30, 0, KvType::bf16, true, 0, 29, 7},
         {4, 2, 32, 0, 0, KvType::int8, false, 0, 1 << 20}, {3, 3, 16, 0, 0, KvType::int4, false, 0, 36, 9},
+        {4, 2, 32, 0, 0, KvType::int3, false, 0, 36},
     };
     for (const Shape& shape : both_sides) {
       const World world(rows, shape, {203, 70, 16}, seed++);

@@ -47,8 +47,9 @@ void check_kv(Program& program) {
       refuse(name + " has " + text(layer.kv_heads) + " heads of dimension " + text(layer.head_dim) +
              "; dimensions are even, 2 to " + text(kMaxHeadDim));
     }
-    if (is_coded(layer.type) && (layer.v == nullptr || layer.head_dim % 4 != 0)) {
-      refuse(name + " keeps codes, which need values of their own and a head dimension that is a multiple of 4");
+    const int32_t multiple = dims_multiple(layer.type);
+    if (is_coded(layer.type) && (layer.v == nullptr || layer.head_dim % multiple != 0)) {
+      refuse(name + " keeps codes, which need values of their own and a head dimension that is a multiple of " + text(multiple));
     }
     const int64_t k_page = page_bytes(layer.type, Part::keys, layer.head_dim) * layer.kv_heads;
     const int64_t v_page = page_bytes(layer.type, Part::values, layer.head_dim) * layer.kv_heads;

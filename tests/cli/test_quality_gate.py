@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from invocation import Outcome
+from msgspec.structs import replace
 
 from headrace.cli.compression import staged
 from headrace.errors import QualityBelowBound
@@ -99,6 +100,48 @@ def test_loading_heeds_what_was_measured(
         )
         with pytest.raises(QualityBelowBound, match="mean KL" if kv == "auto" else "nobody has measured"):
             load_model(model, options)
+
+
+def test_3_bits_of_keys_and_values_show_their_price(
+    inside: Callable[..., Outcome], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, cache = str(tiny_model(tmp_path, "qwen3")), tmp_path / "cache"
+    options = EngineOptions(kv_cache_dtype="int3", cache_dir=cache)
+    load_model(model, options).close()
+    assert "int3 loses was never measured" in caplog.text and "3 bits are not free" in caplog.text
+    command = ["bench", "quality", model, "--kv-cache-dtype", "int3", "--cache-dir", str(cache), *FAST]
+    outcome = inside(*command, "--json")
+    assert outcome.code == 0, outcome.stderr
+    mean = json.loads(outcome.stdout)["kl"]["mean"]
+    caplog.clear()
+    load_model(model, options).close()
+    assert f"has a mean KL divergence of {mean:.5f} nats" in caplog.text
+    load_model(model, replace(options, kv_cache_dtype="int4")).close()  # another form
+    assert caplog.text.count("KL divergence") == 1 and "never measured" in caplog.text
+
+
+def test_calibrated_bits_of_keys_and_values_are_gated(
+    inside: Callable[..., Outcome], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, out = str(tiny_model(tmp_path, "gemma2")), tmp_path / "out"
+    flags = ["--to", "bf16", "--kv-bits", "3.5", "--windows", "2", "--json"]
+    outcome = inside("quantize", model, str(out), *flags)
+    assert outcome.code == 0, outcome.stderr
+    said = json.loads(outcome.stdout)
+    bits, mixed = said["kv"]["bits"], said["kv"]["quality"]["kl"]["mean"]
+    assert sum(map(sum, bits)) <= 3.5 * 2 * len(bits) and 3 in bits[0] + bits[1]
+    record, stored = read_record(out), said["quality"]["kl"]["mean"]
+    of_mixed = record.measured(Form("keep", "mixed"))
+    assert of_mixed is not None and of_mixed.kl.mean == mixed > stored
+    assert f"{mixed:.5f}" in (out / "README.md").read_text()
+    bound = (stored + mixed) / 2
+    refused = inside("quantize", model, str(tmp_path / "other"), *flags, "--max-kl", str(bound))
+    assert refused.code == 1 and not (tmp_path / "other").exists()
+    caplog.clear()
+    load_model(str(out), EngineOptions(kv_cache_dtype="mixed")).close()
+    assert f"has a mean KL divergence of {mixed:.5f} nats" in caplog.text
+    with pytest.raises(QualityBelowBound, match="mixed"):
+        load_model(str(out), EngineOptions(kv_cache_dtype="mixed", quality={"max_kl": bound}))
 
 
 def test_records_of_other_weights_and_broken_ones(tmp_path: Path) -> None:

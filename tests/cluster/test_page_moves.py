@@ -26,11 +26,12 @@ from headrace.engine.engine import Engine
 from headrace.engine.request import EngineRequest, PageMove, Timing, Usage
 from headrace.engine.scheduler.moved_pages import MovedPages
 from headrace.errors import UsageError
-from headrace.executors.kv_layers import KvType
+from headrace.executors.kv_layers import KvLayers, KvType
 from headrace.grammar.constraint import Constraint
 from headrace.kv.pages import PAGE_TOKENS, Pages
 from headrace.kv.prefix_tree import PrefixTree
 from headrace.loading.loader import load_model
+from headrace.loading.model_record import ModelRecord, write_record
 from headrace.loading.options import EngineOptions
 from headrace.sampling.params import SamplingParams
 from headrace.telemetry.engine_nodes import engine_nodes
@@ -135,9 +136,11 @@ GREEDY = EngineRequest(prompt=PROMPT, params=SamplingParams(max_tokens=8, temper
 
 
 @pytest.mark.parametrize("shares", [True, False], ids=["shared memory", "bytes"])
-@pytest.mark.parametrize("kv", ["f32", "bf16", "int8", "k8v4", "int4"])
-def test_pages_of_every_type(engines: Callable[..., Mover], kv: KvType, shares: bool) -> None:
-    source, target = engines(kv_cache_dtype=kv), engines(kv_cache_dtype=kv)
+@pytest.mark.parametrize("kv", ["f32", "bf16", "int8", "k8v4", "int4", "int3", "mixed"])
+def test_pages_of_every_type(engines: Callable[..., Mover], tmp_path: Path, kv: KvType, shares: bool) -> None:
+    path = tiny_model(tmp_path, "qwen3")  # its heads fit 3 bits
+    write_record(path, ModelRecord(kv=KvLayers(bits=((3, 4), (8, 8)))))
+    source, target = engines(path, kv_cache_dtype=kv), engines(path, kv_cache_dtype=kv)
     cold = source.run(GREEDY).outcome
     assert move(source, target, shares=shares, change=lambda part: part) == ImportEnded(1, 192, "")
     warm = target.run(GREEDY).outcome

@@ -11,12 +11,15 @@ import os
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headrace.engine.request import EngineRequest
+from headrace.executors.kv_layers import KvLayers
 from headrace.loading.loader import LoadedModel
+from headrace.loading.model_record import ModelRecord, write_record
 from headrace.loading.options import EngineOptions
 from random_requests import VOCABULARY, answers_alone, load_with_pages, random_request, small_model
 from tiny import Running
@@ -43,7 +46,10 @@ CASES = [  # golden, weights, keys and values
     ("qwen3", "int8", "int8"),
     ("gpt_oss", "keep", "k8v4"),
     ("mistral_window", "bf16", "int4"),
+    ("qwen3", "int8", "int3"),
+    ("gpt_oss", "keep", "mixed"),
 ]
+MIXED = KvLayers(bits=((3, 4), (8, 8), (4, 3)))  # of the layers of gpt_oss
 REQUESTS = 40
 
 
@@ -60,6 +66,8 @@ class Engines:
 def engines(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
     golden, weights, kept = request.param
     folder = small_model(tmp_path_factory.mktemp("model"), golden)
+    if kept == "mixed":
+        write_record(Path(folder), ModelRecord(kv=MIXED))
     rng = random.Random(golden)
     stems = [[rng.randrange(VOCABULARY) for _ in range(90)] for _ in range(4)]
     requests = [random_request(rng, stems) for _ in range(REQUESTS)]

@@ -117,11 +117,16 @@ def test_bf16_keys_and_values_stay_close(name: str) -> None:
 
 # Of the median row. These random models amplify rounding, and levels fit rows of 8 and 16 numbers badly: that
 # codes are right is what the C++ tests see.
-CODED_TOLERANCE: dict[KvType, float] = {"int8": 0.03, "k8v4": 0.25, "int4": 0.35}
+CODED_TOLERANCE: dict[KvType, float] = {"int8": 0.03, "k8v4": 0.25, "int4": 0.35, "int3": 0.6}
+CODED = [
+    (name, kv_type)
+    for name in ("gpt_oss", "llama3", "llama_bias", "mistral_window", "qwen3")
+    for kv_type in CODED_TOLERANCE
+    if kv_type != "int3" or name in ("gpt_oss", "qwen3")  # whose heads have 16 numbers
+]
 
 
-@pytest.mark.parametrize("kv_type", CODED_TOLERANCE)
-@pytest.mark.parametrize("name", ["gpt_oss", "llama3", "llama_bias", "mistral_window", "qwen3"])
+@pytest.mark.parametrize(("name", "kv_type"), CODED)
 def test_codes_of_keys_and_values_stay_close_in_chunks_too(name: str, kv_type: KvType) -> None:
     golden = load_golden(name)
     matrices, _ = pack_all(golden, "f32")

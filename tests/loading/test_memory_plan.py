@@ -12,6 +12,7 @@ import pytest
 from headrace.config.model_settings import KvCacheDtype
 from headrace.engine.client import MemoryPlan
 from headrace.errors import UsageError
+from headrace.executors.kv_layers import KvLayers
 from headrace.loading.options import EngineOptions
 from headrace.loading.planned_model import prepare
 from headrace.weights.packing.packed_weights import predicted_bytes
@@ -83,7 +84,9 @@ def test_memory_for_keys_and_values_follows_the_options() -> None:
     assert pages(EngineOptions(kv_cache_memory=one.plan.kv_bytes // 2)) == 16
 
 
-@pytest.mark.parametrize(("kv_type", "share"), [("int8", 0.53125), ("k8v4", 0.40625), ("int4", 0.28125)])
+@pytest.mark.parametrize(
+    ("kv_type", "share"), [("int8", 0.53125), ("k8v4", 0.40625), ("int4", 0.28125), ("int3", 0.21875)]
+)
 def test_codes_make_room_for_more_pages(kv_type: KvCacheDtype, share: float) -> None:
     """Of novelette, whose heads have 32 numbers: 2 bytes of scale for each 32 or 16 bytes."""
     plans: list[MemoryPlan] = []
@@ -111,6 +114,21 @@ def test_models_that_cannot_have_codes_are_refused(tmp_path: Path, golden: str, 
         UsageError, match=f"kv_cache_dtype int8: the model .*{reason}.* use auto, bf16 or f32"
     ):
         prepare(str(tiny_model(tmp_path, golden)), EngineOptions(kv_cache_dtype="int8"))
+
+
+def test_3_bits_need_heads_of_a_multiple_of_16(tmp_path: Path) -> None:
+    small, mamba = str(tiny_model(tmp_path)), str(tiny_model(tmp_path, "mamba2"))
+    with pytest.raises(
+        UsageError, match="int3: the model has heads of 8 numbers, no multiple of 16; use int4"
+    ):
+        prepare(small, EngineOptions(kv_cache_dtype="int3"))
+    with pytest.raises(UsageError, match=r"int3: the model keeps recurrent states.* use auto, bf16 or f32"):
+        prepare(mamba, EngineOptions(kv_cache_dtype="int3"))
+    mixed = KvLayers(bits=((4, 4), (3, 4), (8, 8)))
+    with pytest.raises(UsageError, match=r"mixed: the model has heads of 8 numbers.* use int4"):
+        prepare(small, EngineOptions(kv_cache_dtype="mixed"), kv=mixed)
+    fits = KvLayers(bits=((4, 4), (8, 4), (8, 8)))
+    prepare(small, EngineOptions(kv_cache_dtype="mixed"), kv=fits).checkpoint.close()
 
 
 def test_codes_need_the_native_backend_and_are_nothing_to_encoders_and_drafts() -> None:

@@ -36,6 +36,7 @@ CASES = [  # golden, weights, keys and values, stages
     pytest.param(("mamba2_groups", "int8", "auto", 2), marks=pytest.mark.nightly),
     pytest.param(("deepseek_v3", "int8", "auto", 2), marks=pytest.mark.nightly),
     pytest.param(("gpt_oss", "keep", "k8v4", 2), marks=pytest.mark.nightly),
+    pytest.param(("gemma2", "int4", "int3", 2), marks=pytest.mark.nightly),
 ]
 
 

@@ -319,10 +319,22 @@ def test_wrong_states_are_refused() -> None:
 
 
 @pytest.mark.parametrize("number", [np.nan, np.inf])
-@pytest.mark.parametrize(("kv_type", "bits"), [("int8", (8, 8)), ("k8v4", (8, 4)), ("int4", (4, 4))])
+@pytest.mark.parametrize(
+    ("kv_type", "bits"),
+    [
+        ("int8", (8, 8)),
+        ("k8v4", (8, 4)),
+        ("int4", (4, 4)),
+        ("int3", (3, 3)),
+        ("k4v3", (4, 3)),
+        ("k3v4", (3, 4)),
+    ],
+)
 def test_a_key_that_is_no_number_spoils_its_sequence_alone(
-    kv_type: str, bits: tuple[int, int], number: float
+    monkeypatch: pytest.MonkeyPatch, kv_type: str, bits: tuple[int, int], number: float
 ) -> None:
+    for name, count in {"HEADS": 2, "KV_HEADS": 1, "HEAD_DIM": 16}.items():  # which 3 bits need
+        monkeypatch.setitem(globals(), name, count)
     tiny = Tiny(poison=False)
     k, v = (
         _native.allocate(tiny.pages * KV_HEADS * (PAGE * HEAD_DIM * each // 8 + 2 * PAGE)) for each in bits
@@ -372,6 +384,8 @@ def test_wrong_memory_is_refused() -> None:
         tiny.build(kv=[(_native.allocate(4 * 320 + 1), *tiny.kv[1:4], "k8v4", NO_FACTORS)])
     with pytest.raises(ValueError, match="keeps codes, which need values of their own"):
         tiny.build(kv=[(tiny.kv[0], _native.allocate(0), KV_HEADS, HEAD_DIM, "int8", NO_FACTORS)])
+    with pytest.raises(ValueError, match="a head dimension that is a multiple of 16"):
+        tiny.build(kv=[(*tiny.kv[:4], "k4v3", NO_FACTORS)])
     with pytest.raises(ValueError, match="factors of balance"):
         tiny.build(kv=[(*tiny.kv[:4], "int8", np.ones(3, np.float32))])
     with pytest.raises(ValueError, match="no value 9"):

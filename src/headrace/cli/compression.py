@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from headrace.bench.quality.card import card_file
-from headrace.bench.quality.gate import QualityGate, gate
+from headrace.bench.quality.gate import QualityGate, gate, gate_kv
 from headrace.bench.quality.report import QualityReport
 from headrace.cli.terminal import note, print_table, progress_bar, status
 from headrace.errors import UsageError
@@ -129,6 +129,12 @@ def measured(written: Path, out: Path, made: Mapping[str, str], order: QualityGa
     """The gate, with what it does shown in a terminal."""
     with status() as show, progress_bar("measuring", unit="windows") as progress:
         return gate(written, out.name, made, order, show=show, progress=progress)
+
+
+def measured_kv(written: Path, out: Path, order: QualityGate) -> QualityReport:
+    """The same for keys and values as they were calibrated."""
+    with status() as show, progress_bar("measuring keys and values", unit="windows") as progress:
+        return gate_kv(written, out.name, order, show=show, progress=progress)
 
 
 def print_quality(report: QualityReport | None) -> None:

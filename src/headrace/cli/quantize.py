@@ -15,7 +15,15 @@ from msgspec.structs import asdict, replace
 from headrace.bench.quality.gate import QualityGate
 from headrace.bench.quality.kv_calibration import calibrate_kv
 from headrace.bench.quality.own_text import TextOrder, own_text
-from headrace.cli.compression import MaxKl, MeasureText, check_out, measured, print_quality, staged
+from headrace.cli.compression import (
+    MaxKl,
+    MeasureText,
+    check_out,
+    measured,
+    measured_kv,
+    print_quality,
+    staged,
+)
 from headrace.cli.fetching import fetch
 from headrace.cli.flags import takes_settings
 from headrace.cli.terminal import JsonFlag, note, print_json, print_table, progress_bar, size, status
@@ -59,9 +67,9 @@ loses more than gptq, and works for the same types but int4. A run that was kill
 The result is measured against IN before it is put in place, and the figures go into its card and
 headrace.json. With --max-kl a worse result is not written: exit code 1.
 
---kv-balance finds factors on the same text that make quantized keys lose less (--kv-cache-dtype int8, k8v4
-and int4); --kv-bits 6 also which layers keep 4 and which 8 bits (--kv-cache-dtype mixed). Both go into
-headrace.json, the weights stay as they are.
+--kv-balance finds factors on the same text that make quantized keys lose less (--kv-cache-dtype int8, k8v4,
+int4 and int3); --kv-bits 6 also which layers keep 4 and which 8 bits (--kv-cache-dtype mixed), below 4 also
+which keep 3. Both go into headrace.json with what they lose, the weights stay as they are.
 
 \b
 Examples:
@@ -172,23 +180,32 @@ def command(
             export = _weighted(export, weights_of)
         with progress_bar(f"writing {out.name}") as progress:
             lines = export.to_gguf(staging, progress) if is_gguf else export.to_folder(staging, progress)
+        layers = None
         if kv is not None:
             with progress_bar("calibrating keys and values", unit="forms") as progress:
                 layers = calibrate_kv(staging, order.options, kv, kv_bits, progress)
             write_record(staging, ModelRecord(kv=layers))
         try:
             report = measured(staging, out, {key: value for key, value in made.items() if value}, order)
+            of_kv = None if kv_bits is None else measured_kv(staging, out, order)
         except QualityBelowBound:
             shutil.rmtree(work, ignore_errors=True)
             raise
     shutil.rmtree(work, ignore_errors=True)
     if json:
         quality = None if report is None else to_builtins(report.measured)
-        print_json({"out": str(out), "classes": [asdict(line) for line in lines], "quality": quality})
+        said = {"out": str(out), "classes": [asdict(line) for line in lines], "quality": quality}
+        if layers is not None:
+            of_mixed = None if of_kv is None else to_builtins(of_kv.measured)
+            said["kv"] = {"bits": layers.bits, "quality": of_mixed}
+        print_json(said)
     else:
         _print(lines)
         print()
         print_quality(report)
+        if of_kv is not None:
+            print("\nwith --kv-cache-dtype mixed")
+            print_quality(of_kv)
         note(f"wrote {out}")
     if quantization.lower() == "int4":
         note("only headrace reads this folder: --to w4a16 writes one for other programs")

@@ -12,7 +12,7 @@ from headrace.config.setting import Scope, Setting
 from headrace.config.values import QUALITY, SIZE, SLO, SWITCH, integer, number, one_of, path, text
 
 Quantization = Literal["auto", "keep", "bf16", "int8", "int4"]
-KvCacheDtype = Literal["auto", "f32", "bf16", "int8", "k8v4", "int4", "mixed"]
+KvCacheDtype = Literal["auto", "f32", "bf16", "int8", "k8v4", "int4", "int3", "mixed"]
 Backend = Literal["native", "numpy", "torch"]
 Speculative = Literal["auto", "off"]
 SloPolicy = Literal["serve", "refuse", "degrade"]
@@ -39,8 +39,8 @@ class ModelSettings(Struct, frozen=True, kw_only=True):
     kv_cache_dtype: Annotated[
         KvCacheDtype,
         Setting(
-            help="type of the keys and values kept in memory; k8v4: keys as int8, values as int4; "
-            "mixed: as calibrated for each layer",
+            help="type of the keys and values kept in memory; k8v4: keys as int8, values as int4; int3 loses "
+            "much: measure it with headrace bench quality; mixed: as calibrated for each layer",
             values=one_of(KvCacheDtype),
             scopes=_MODEL,
         ),

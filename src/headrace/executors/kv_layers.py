@@ -11,14 +11,17 @@ from headrace.errors import CorruptFile
 from headrace.ops.value import Array
 from headrace.program.program import Program
 
-KvType = Literal["f32", "bf16", "int8", "k8v4", "int4", "mixed"]
-LayerType = Literal["f32", "bf16", "int8", "k8v4", "int4"]
+KvType = Literal["f32", "bf16", "int8", "k8v4", "int4", "int3", "mixed"]
+LayerType = Literal["f32", "bf16", "int8", "k8v4", "int4", "k4v3", "k3v4", "int3"]
 KV_BITS: dict[LayerType, tuple[int, int]] = {
     "f32": (32, 32),
     "bf16": (16, 16),
     "int8": (8, 8),
     "k8v4": (8, 4),
     "int4": (4, 4),
+    "k4v3": (4, 3),
+    "k3v4": (3, 4),
+    "int3": (3, 3),
 }
 _BY_BITS: dict[tuple[int, int], LayerType] = {bits: name for name, bits in KV_BITS.items() if bits[0] < 32}
 _MAX_FACTOR = 2.0**20
@@ -55,6 +58,11 @@ class KvLayers(Struct, frozen=True):
             return np.zeros(0, np.float32)
         keys = np.array(self.balance[index], np.float32)
         return np.concatenate([keys, np.float32(1) / keys])
+
+
+def has_3_bits(kv_type: KvType, kv: KvLayers | None) -> bool:
+    """Whether any number is kept in 3 bits."""
+    return kv_type == "int3" or (kv_type == "mixed" and kv is not None and any(3 in pair for pair in kv.bits))
 
 
 def layer_types(program: Program, kv_type: KvType, kv: KvLayers | None) -> tuple[LayerType, ...]:

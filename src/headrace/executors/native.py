@@ -172,7 +172,7 @@ def _arrays(step: Step) -> tuple[Ints, Ints, Ints, Ints, Ints, Ints, Ints, Ints,
     )
 
 
-def is_coded(kv_type: KvType) -> bool:
+def is_coded(kv_type: KvType | LayerType) -> bool:
     """True if keys and values are kept as codes of fewer bits, with scales."""
     return kv_type == "mixed" or KV_BITS[kv_type][1] < 16
 
@@ -193,15 +193,17 @@ def cache_bytes(cache: Value, program: Program, kv_type: LayerType) -> tuple[int
     return k, v
 
 
-def uncoded_reason(program: Program) -> str | None:
-    """Why keys and values of this program cannot be kept as codes; None if they can."""
+def uncoded_reason(program: Program, types: Sequence[LayerType]) -> str | None:
+    """Why keys and values of this program cannot be kept as codes of these types, one for each cache; None if
+    they can."""
     if program.states:
         return "keeps recurrent states, which are added to at every token and stay in float32"
     if any(int(cache.shape[2]) == 0 for cache in program.caches):
         return "keeps one latent row for keys and values (MLA), which rounding harms more"
-    sizes = {_head_dim(cache, program) for cache in program.caches}
-    if odd := sorted(size for size in sizes if size % 4):
-        return f"has heads of {odd[0]} numbers, no multiple of 4"
+    for cache, type in zip(program.caches, types, strict=True):
+        size, multiple = _head_dim(cache, program), 16 if 3 in KV_BITS[type] else 4
+        if size % multiple:
+            return f"has heads of {size} numbers, no multiple of {multiple}"
     return None
 
 

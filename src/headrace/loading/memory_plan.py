@@ -11,7 +11,7 @@ from headrace.engine.client import MemoryPlan
 from headrace.errors import OutOfMemory, UsageError
 from headrace.executors.cpu_cache import LEAST_CACHES, cache_bytes
 from headrace.executors.executor import ExecutorLimits
-from headrace.executors.kv_layers import KvLayers, KvType
+from headrace.executors.kv_layers import KvLayers, KvType, layer_types
 from headrace.executors.native import (
     is_coded,
     kv_bytes_per_page,
@@ -168,16 +168,22 @@ def _kv_type(
                 " `headrace quantize IN OUT --kv-bits 6`, or use k8v4",
                 param="kv_cache_dtype",
             )
-        reason = uncoded_reason(program)
-        if reason is not None or options.backend != "native":
-            raise UsageError(
-                f"kv_cache_dtype {asked}: "
-                + (f"the model {reason}" if reason else f"backend {options.backend} has only floats")
-                + "; use auto, bf16 or f32",
-                param="kv_cache_dtype",
-            )
+        _check_coded(program, asked, kv, options.backend)
         return asked
     return "f32" if all(weight.format == "f32" for weight in wanted) else "bf16"
+
+
+def _check_coded(program: Program, asked: KvType, kv: KvLayers | None, backend: str) -> None:
+    reason = uncoded_reason(program, layer_types(program, asked, kv))
+    if reason is None and backend == "native":
+        return
+    has_4_bits = backend == "native" and uncoded_reason(program, layer_types(program, "int4", None)) is None
+    raise UsageError(
+        f"kv_cache_dtype {asked}: "
+        + (f"the model {reason}" if reason else f"backend {backend} has only floats")
+        + f"; use {'int4' if has_4_bits else 'auto, bf16 or f32'}",
+        param="kv_cache_dtype",
+    )
 
 
 def _pages(options: EngineOptions, context: int, per_page: int, free: int) -> int:

@@ -17,7 +17,7 @@ NO_DRAFT = "none"  # instead of the name of a draft model
 class EngineOptions(ModelSettings, frozen=True, kw_only=True):
     """`quantization` "keep" stays with the checkpoint's type; so does "auto", but for a shipped model that
     runs in another one. `kv_cache_dtype` "auto" is f32 for f32 weights, else bf16; int8,
-    k8v4 (keys as int8, values as int4) and int4 are codes with a scale for each token and head.
+    k8v4 (keys as int8, values as int4), int4 and int3 are codes with a scale for each token and head.
 
     `max_model_len` None is the model's own; `threads` None is one per usable core; `max_batch_tokens` is the
     largest step in tokens; `kv_cache_memory` None is what `max_num_seqs` full contexts need, at most half

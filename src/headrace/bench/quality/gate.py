@@ -64,21 +64,38 @@ def gate(
         record = ModelRecord(made=dict(made))
         report = None
     else:
-        length = max(min(WINDOW_TOKENS, context - GREEDY_TOKENS), _MIN_WINDOW)
-        text = TextOrder(
-            windows=order.windows,
-            length=length,
-            continued=GREEDY_TOKENS,
-            text=order.text,
-            source=order.text_name,
-            seed=SEED,
-        )
+        text = _text(order, context)
         reference = Side(order.reference, replace(stored, kv_cache_dtype="f32"))
         found = measure(Side(str(written), stored), reference, text, show=show, progress=progress)
         report = replace(found, model=name)
         check(report, order.max_kl)
         record = ModelRecord(made=dict(made)).with_measured(report.measured)
     write_record(written, replace(record, kv=read_record(written).kv))
+    write_card(written, name, record)
+    return report
+
+
+def gate_kv(
+    written: Path,
+    name: str,
+    order: QualityGate,
+    *,
+    show: Callable[[str], None] = lambda text: None,
+    progress: Progress = lambda done, total: None,
+) -> QualityReport:
+    """The same for keys and values as the record of `written` says (`mixed`), behind `gate`: another form of
+    the model, in the same record and card."""
+    mixed = replace(order.options, quantization="keep", kv_cache_dtype="mixed", quality=None)
+    reference = Side(order.reference, replace(mixed, kv_cache_dtype="f32"))
+    context = _context(written, replace(mixed, kv_cache_dtype="auto"))
+    assert context is not None  # an encoder has no keys and values to calibrate
+    text = _text(order, context)
+    found = measure(Side(str(written), mixed), reference, text, show=show, progress=progress)
+    report = replace(found, model=name)
+    check(report, order.max_kl)
+    record = read_record(written)
+    record = replace(record, quality=(*record.quality, report.measured))
+    write_record(written, record)
     write_card(written, name, record)
     return report
 
@@ -90,6 +107,17 @@ def check(report: QualityReport, max_kl: float | None) -> None:
             f"the mean KL divergence of {report.model} is {report.kl.mean:.5f} nats, at most {max_kl} are"
             " allowed"
         )
+
+
+def _text(order: QualityGate, context: int) -> TextOrder:
+    return TextOrder(
+        windows=order.windows,
+        length=max(min(WINDOW_TOKENS, context - GREEDY_TOKENS), _MIN_WINDOW),
+        continued=GREEDY_TOKENS,
+        text=order.text,
+        source=order.text_name,
+        seed=SEED,
+    )
 
 
 def _context(model: Path, options: EngineOptions) -> int | None:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from headrace.bench.quality.comparison import compare
 from headrace.bench.quality.next_token_model import NextTokenModel
 from headrace.compress.kv_balance import balance_keys
-from headrace.compress.kv_bits import CHOICES, allocate
+from headrace.compress.kv_bits import allocate, choices_for
 from headrace.executors.kv_layers import KV_BITS, KvLayers, LayerType
 from headrace.loading.options import EngineOptions
 from headrace.ops.value import Ints
@@ -29,17 +29,17 @@ def calibrate_kv(
     progress: Progress = lambda done, total: None,
 ) -> KvLayers:
     """Of the model in `model`, on windows [N, L] of tokens; with `bits`, also which layers get which type."""
+    choices = () if bits is None else choices_for(bits)  # refuses a budget early
     with open_checkpoint(model) as checkpoint:
         balance = balance_keys(checkpoint, windows)
     if bits is None:
         return KvLayers(balance=balance)
     layers = len(balance)
-    allocate({(i, t): 0.0 for i in range(layers) for t in CHOICES}, layers, bits)  # refuses a budget early
     stored = replace(options, quantization="keep", kv_cache_dtype="f32", quality=None)
     few, length = windows[:_MEASURED_WINDOWS], windows.shape[1]
     base = NextTokenModel(str(model), stored, longest=length)
     losses: dict[tuple[int, LayerType], float] = {}
-    forms: list[tuple[int, LayerType]] = [(layer, type) for layer in range(layers) for type in CHOICES]
+    forms: list[tuple[int, LayerType]] = [(layer, type) for layer in range(layers) for type in choices]
     for done, (layer, type) in enumerate(forms):
         progress(done, len(forms))
         pairs = [(16, 16)] * layers
