@@ -35,6 +35,7 @@ from headrace.compress.calibrate import calibrate as calibrate_checkpoint
 from headrace.compress.gptq import Moments, weighted
 from headrace.compress.grids import RotatedInt4, grid_for
 from headrace.compress.imatrix import read_imatrix, write_imatrix
+from headrace.compress.kv_bits import choices_for
 from headrace.config.settings import Settings
 from headrace.errors import QualityBelowBound, UsageError
 from headrace.loading.export import Export
@@ -137,6 +138,8 @@ def command(
     used = _method(method, calibrate, quantization.lower())
     is_calibrated = used != "rtn"
     _check_extras(imatrix, save_imatrix, bits, is_gguf=is_gguf, is_calibrated=is_calibrated)
+    if kv_bits is not None:
+        choices_for(kv_bits)  # refuses too few before anything is read
     text = None if calibrate is None or builtin else read_text(str(calibrate))
     weights_of = None if imatrix is None else read_imatrix(imatrix.expanduser())
     order = QualityGate(

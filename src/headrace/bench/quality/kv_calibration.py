@@ -29,7 +29,7 @@ def calibrate_kv(
     progress: Progress = lambda done, total: None,
 ) -> KvLayers:
     """Of the model in `model`, on windows [N, L] of tokens; with `bits`, also which layers get which type."""
-    choices = () if bits is None else choices_for(bits)  # refuses a budget early
+    choices = () if bits is None else choices_for(bits)
     with open_checkpoint(model) as checkpoint:
         balance = balance_keys(checkpoint, windows)
     if bits is None:
