@@ -64,7 +64,7 @@ def test_filters_return_as_many_as_match(store: Store) -> None:
         ("n > 1000", []),
     ):
         where = read_where(condition)
-        for limit in (1, 10, 100, 1000):
+        for limit in (10, 1000) if store.qdrant else (1, 10, 100, 1000):  # its stand-in is slow
             for query in (
                 IndexQuery(vector=vector_of("q"), where=where, limit=limit),
                 IndexQuery(text="many", where=where, limit=limit),
