@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from headrace.compress.own_order import in_own_order
 from headrace.errors import CorruptFile, UnsupportedModel
 from headrace.weights.checkpoint import open_checkpoint
 from headrace.weights.checkpoint_reader import CheckpointReader
@@ -172,6 +173,23 @@ def test_what_does_not_fit_together_is_corrupt(
 ) -> None:
     with pytest.raises(CorruptFile, match=message), changed(tmp_path, scheme, change) as checkpoint:
         checkpoint.float32(f"{LAYER}.weight")
+
+
+def test_what_writes_weights_reads_inputs_in_their_own_order(tmp_path: Path) -> None:
+    """GPTQ with `desc_act`: without that, a checkpoint made of it would have its columns mixed up."""
+    plain, name = write_model(tmp_path, SCHEMES["gptq_act_order"]), f"{LAYER}.weight"
+    with open_checkpoint(tmp_path) as stored:
+        own = in_own_order(stored)
+        assert stored.input_order(name) is not None and own.input_order(name) is None
+        for tensor, expected in plain.items():
+            np.testing.assert_array_equal(own.float32(tensor), expected)
+        assert own.row_dtype(name) == "F32"
+        rows = np.empty((5, 128), np.float32)
+        own.read_rows(name, 40, 5, rows.reshape(-1).view(np.uint8).data)
+        np.testing.assert_array_equal(rows, plain[name][40:45])
+    write_model(tmp_path / "gptq", SCHEMES["gptq"])
+    with open_checkpoint(tmp_path / "gptq") as stored:
+        assert in_own_order(stored) is stored
 
 
 def test_groups_that_are_no_multiple_of_32_are_unsupported(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from headrace.cli.fetching import fetch
 from headrace.cli.flags import takes_settings
 from headrace.cli.terminal import JsonFlag, note, print_json, print_table, progress_bar, size, status
 from headrace.cli.text_input import read_text
+from headrace.compress.own_order import in_own_order
 from headrace.compress.pruning.prune import (
     DENSE,
     PruneOrder,
@@ -172,7 +173,7 @@ def _write(source: str, path: Path, staging: Path, order: PruneOrder, settings: 
     ):
         with (
             progress_bar("reading", unit="operations") as progress,
-            pruned(checkpoint, order, Path(work), progress) as (reader, report),
+            pruned(in_own_order(checkpoint), order, Path(work), progress) as (reader, report),
         ):
             export = Export(
                 checkpoint=reader,

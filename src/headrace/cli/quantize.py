@@ -36,6 +36,7 @@ from headrace.compress.gptq import Moments, weighted
 from headrace.compress.grids import RotatedInt4, grid_for
 from headrace.compress.imatrix import read_imatrix, write_imatrix
 from headrace.compress.kv_bits import choices_for
+from headrace.compress.own_order import in_own_order
 from headrace.config.settings import Settings
 from headrace.errors import QualityBelowBound, UsageError
 from headrace.loading.export import Export
@@ -163,9 +164,9 @@ def command(
         "method": used if imatrix is None else f"imatrix {imatrix.name}",
         "calibrated on": "" if read is None else "its own text" if text is None else str(calibrate),
     }
-    with open_checkpoint(path) as checkpoint, staged(out) as staging:
+    with open_checkpoint(path) as opened, staged(out) as staging:
         export = Export(
-            checkpoint=checkpoint,
+            checkpoint=in_own_order(opened),
             path=path,
             name=served_name(source, path).removesuffix(".gguf"),
             type=quantization.lower(),
