@@ -11,6 +11,7 @@ import pytest
 
 from headrace import LLM
 from headrace.__main__ import main
+from headrace.tasks.pii.model_entities import whole_words
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +33,31 @@ def test_names_and_patterns_together(tagger: LLM) -> None:
 def test_only_what_is_asked_for(tagger: LLM) -> None:
     [done] = tagger.redact("Angela Merkel wrote to a@x.org", entities=["EMAIL_ADDRESS"])
     assert done.text == "Angela Merkel wrote to <EMAIL_ADDRESS_1>"
+
+
+def test_a_label_of_a_program_is_no_name(tagger: LLM) -> None:
+    """The tagger takes "cash_withdrawal_ch" for a person."""
+    [alone, within] = tagger.redact(["cash_withdrawal_charge", "Angela Merkel: cash_withdrawal_charge"])
+    assert alone.text == "cash_withdrawal_charge"
+    assert within.text.endswith(" cash_withdrawal_charge") and "Merkel" not in within.text
+    [person] = tagger.redact("ask peter_miller please")
+    assert "miller" not in person.text
+
+
+@pytest.mark.parametrize(
+    ("text", "found", "whole"),
+    [
+        ("to Peterson", (3, 8), (3, 11)),  # no half of a word is left
+        ("Dr.Merkel's", (4, 8), (3, 9)),
+        ("cash_withdrawal_charge", (0, 18), None),
+        ("ask_peter_miller", (4, 16), (4, 16)),
+        ("Cash_withdrawal_charge", (0, 18), (0, 22)),
+        ("我叫王小明", (2, 5), (2, 5)),
+        ("x" * 200, (100, 110), (100, 110)),
+    ],
+)
+def test_findings_end_with_words(text: str, found: tuple[int, int], whole: tuple[int, int] | None) -> None:
+    assert whole_words(text, *found) == whole
 
 
 def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 
 from headrace.errors import InvalidRequest
@@ -12,6 +13,10 @@ from headrace.tasks.pii.analyzer import MODEL_LABELS
 from headrace.tasks.pii.recognizer import RecognizerResult
 from headrace.tasks.pii.redaction import Redacted, Redactor
 
+MAX_WORD = 64
+"""Characters around the end of a finding that may be the rest of its word."""
+_REST, _BEGUN = re.compile(rf"[A-Za-z0-9]{{0,{MAX_WORD}}}"), re.compile(r"[A-Za-z0-9]*\Z")
+_LABEL = re.compile(r"[a-z0-9]+(?:_[a-z0-9]+)+")
 _SHORT = {"PER": "PERSON", "LOC": "LOCATION", "GPE": "LOCATION", "ORG": "ORGANIZATION"}
 STRIDE = 32  # tokens that windows of long texts share
 
@@ -35,16 +40,40 @@ async def model_findings(
     labels = None if has_labels else list(asked)
     found = await extract_entities(runner, name, texts, labels, call, threshold=least, stride=STRIDE)
     findings: list[list[RecognizerResult]] = []
-    for one in found:
+    for text, one in zip(texts, found, strict=True):
         named = [(asked.get(entity.label) or _label(entity.label), entity) for entity in one]
+        placed = [
+            (whole_words(text, entity.start, entity.end), label, entity.score)
+            for label, entity in named
+            if (entities is None or label in entities) and entity.score >= threshold
+        ]
         findings.append(
             [
-                RecognizerResult(entity.start, entity.end, label, entity.score, name, "", entity.score, None)
-                for label, entity in named
-                if (entities is None or label in entities) and entity.score >= threshold
+                RecognizerResult(*place, label, score, name, "", score, None)
+                for place, label, score in placed
+                if place is not None
             ]
         )
     return findings
+
+
+def whole_words(text: str, start: int, end: int) -> tuple[int, int] | None:
+    """The place of a finding with the rest of its words, of which no half may be left. None where it ends
+    within a part of a label of programs, as "drawal_ch" in cash_withdrawal_charge does: this is no name."""
+    before, after = text[max(start - MAX_WORD, 0) : start], text[end : end + MAX_WORD]
+    first, last = start, end
+    if text[start].isalnum() and text[start].isascii():
+        begun = _BEGUN.search(before)
+        first -= len(begun[0]) if begun else 0
+    if text[end - 1].isalnum() and text[end - 1].isascii():
+        rest = _REST.match(after)
+        last += len(rest[0]) if rest else 0
+    if (first, last) == (start, end) or start - first >= MAX_WORD or last - end >= MAX_WORD:
+        return start, end
+    word = re.search(r"\w*\Z", before[: len(before) - (start - first)], re.ASCII)
+    more = re.match(r"\w*", after[last - end :], re.ASCII)
+    assert word is not None and more is not None
+    return None if _LABEL.fullmatch(word[0] + text[first:last] + more[0]) else (first, last)
 
 
 def _label(label: str) -> str:
