@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -10,20 +11,28 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from fake import FakeModel
 from in_process import running_server
 from learning import ask, learning_server, settled
 
+from headrace.adapt import collector
+from headrace.adapt.examples import ExampleStore
 from headrace.adapt.schema import adapt_file, open_adapt
 from headrace.api.app import create_app
+from headrace.chat.messages import Message
 from headrace.config.adapt_settings import read_adapt
 from headrace.config.sources import load_settings
 from headrace.errors import UsageError
+from headrace.inference.accounts import Account
+from headrace.inference.call_context import CallContext
+from headrace.inference.model_runner import ModelRunner
+from headrace.inference.requests import ChatRequest
 from headrace.loading.loader import load_model
 from headrace.loading.options import EngineOptions
+from headrace.storage.keys import KeyLimits
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +67,41 @@ def test_names_are_found_by_the_tagger(tmp_path: Path, embed: Any) -> None:
         [kept] = settled(store, 1)
         assert "Obama" not in json.dumps(kept) and "<PERSON_1>" in kept["question"]
     tagger.close()
+
+
+def test_what_came_too_fast_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collector, "MAX_WAITING", 4)
+    database = open_adapt(tmp_path / "store.sqlite3")
+    store, settings = (
+        ExampleStore(database),
+        read_adapt({"enabled": True, "keys": ["*"], "detector": "patterns"}),
+    )
+
+    async def put() -> None:
+        made = collector.Collector(store, settings, cast(ModelRunner, None))  # patterns need no model
+        for number in range(7):
+            made.put(pair(f"r-{number}"))
+        await made.close()
+
+    asyncio.run(put())
+    assert len(store.export()) == 4 and store.dropped() == {collector.TOO_FAST: 3}
+    database.close()
+
+
+def pair(id: str) -> collector.TrafficPair:
+    asked = ChatRequest(id=id, messages=(Message("user", f"question {id}"),))
+    known: dict[str, Any] = {"endpoint": "/v1/chat/completions", "model": "m", "target": "m", "nano_usd": 1}
+    call = CallContext(request_id=id, account=Account("", KeyLimits()))
+    return collector.TrafficPair(
+        request=asked,
+        call=call,
+        answer="a",
+        outcome="ok",
+        total_s=1.0,
+        prompt_tokens=1,
+        completion_tokens=1,
+        **known,
+    )
 
 
 def test_nothing_is_kept_of_those_who_have_not_agreed(tmp_path: Path, embed: Any) -> None:
@@ -198,6 +242,7 @@ def test_commands(tmp_path: Path, embed: Any, command: Any) -> None:
     assert (status["examples"], status["tasks"], status["enabled"]) == (3, 1, False)
     [task] = json.loads(command("tasks", "--json", *flags))
     assert task["examples"] == 3 and "parcel" in task["name"] and task["groups"] == []
+    assert "no students and no decisions yet" in command("history", task["id"], *flags)
     command("tasks", "--rename", task["id"][:6], "parcels", *flags)
     assert json.loads(command("tasks", "parcels", "--json", *flags))[0]["name"] == "parcels"
     file = tmp_path / "out.jsonl"
@@ -205,5 +250,9 @@ def test_commands(tmp_path: Path, embed: Any, command: Any) -> None:
     records = [json.loads(line)["record"] for line in file.read_text().splitlines()]
     assert records == ["example"] * 3 + ["task"] and file.stat().st_mode & 0o077 == 0
     assert json.loads(command("forget", "--all", "--json", *flags)) == {"forgotten": 3, "students": []}
+    assert command("forget", "--all", *flags) == "nothing is deleted: no example is kept\n"
+    assert "no examples of a key named 'anne'" in command("forget", "--key", "anne", *flags)
+    assert "no reply 'x' is kept" in command("forget", "--reply", "x", *flags)
+    assert "no tasks yet" in command("tasks", *flags) and command("tasks", "--json", *flags) == "[]\n"
     command("forget", *flags, code=2)
     command("tasks", "nothing", *flags, code=1)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -75,3 +77,10 @@ def test_bad_numbers_are_named() -> None:
         check_bounds(0.0, 0.05)
     with pytest.raises(InvalidRequest, match=r"disagree with the incumbent on 0\.2"):
         simulate(10, 0.02, 0.05, better=0.2, disagreement=0.1)
+
+
+def test_flags_of_the_simulation(command: Any) -> None:
+    found = json.loads(command("simulate", "--students", "20", "--examples", "50", "--json"))
+    assert sorted(found) == ["proposed_share", "samples_median"]
+    assert "alpha is 1.0" in command("simulate", "--alpha", "1", code=2)
+    assert "disagreement is 0.1" in command("simulate", "--better", "5", code=2)

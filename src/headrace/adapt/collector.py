@@ -30,6 +30,7 @@ MAX_WAITING = 256
 MAX_CHARACTERS = 32_768
 """Of a conversation; longer ones are left out."""
 PATTERNS = "patterns"
+TOO_FAST = "came faster than they could be stored"
 
 
 class TrafficPair(Struct, frozen=True, kw_only=True):
@@ -116,7 +117,8 @@ class Collector:
     async def _keep(self, exchange: TrafficPair) -> None:
         if self._lost:
             lost, self._lost = self._lost, 0
-            LOG.warning("%d requests were not kept: they came faster than they could be stored", lost)
+            LOG.warning("%d requests were not kept: they %s", lost, TOO_FAST)
+            await self._drop(TOO_FAST, lost)
         if _characters(exchange) > MAX_CHARACTERS:
             await self._drop("too long")
             return
@@ -146,8 +148,8 @@ class Collector:
         own = call.nested("adapt", background=True)
         return (await self.privacy.check(request, self.detector, own, redacts=True)).redacted
 
-    async def _drop(self, reason: str) -> None:
-        await self._threads.run(lambda: self.store.count_dropped(reason))
+    async def _drop(self, reason: str, count: int = 1) -> None:
+        await self._threads.run(lambda: self.store.count_dropped(reason, count))
 
     async def _give(self, given: FeedbackGiven) -> None:
         try:

@@ -171,11 +171,12 @@ class ExampleStore:
             self.has_deleted = True
             LOG.warning("what was deleted may still be found in the file's pages: %s", error.message)
 
-    def count_dropped(self, reason: str) -> None:
-        """Note that a request was not kept, and why."""
+    def count_dropped(self, reason: str, count: int = 1) -> None:
+        """Note that requests were not kept, and why."""
         self.database.execute(
-            "INSERT INTO dropped VALUES (?, 1) ON CONFLICT (reason) DO UPDATE SET count = count + 1",
-            (reason,),
+            "INSERT INTO dropped VALUES (?, ?) "
+            "ON CONFLICT (reason) DO UPDATE SET count = count + excluded.count",
+            (reason, count),
         )
 
     def dropped(self) -> Mapping[str, int]:

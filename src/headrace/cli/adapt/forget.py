@@ -40,6 +40,14 @@ def command(
     if json:
         print_json({"forgotten": gone.examples, "students": gone.students})
         return
-    print(f"{gone.examples:,} examples are deleted")
+    print(_said(gone.examples, key, reply))
     if gone.students:
         print(f"students that had learned from them are deleted: {', '.join(gone.students)}")
+
+
+def _said(examples: int, key: str | None, reply: str | None) -> str:
+    if examples:
+        return f"{examples:,} examples are deleted" if examples > 1 else "1 example is deleted"
+    if key is not None:
+        return f"nothing is deleted: no examples of a key named {key!r} are kept"
+    return f"nothing is deleted: no {'reply ' + repr(reply) if reply is not None else 'example'} is kept"

@@ -38,6 +38,8 @@ def command(
     if json:
         print_json(plain(found))
         return
+    if not found.students and not found.decisions:
+        print(f"no students and no decisions yet: `headrace adapt train {found.task}` makes a student")
     for one in found.students:
         said = one.evidence
         print(

@@ -9,6 +9,7 @@ import typer
 
 from headrace.adapt.evidence import simulate
 from headrace.cli.terminal import JsonFlag, print_json
+from headrace.errors import InvalidRequest, UsageError
 
 HELP = """Simulate students that are looked at after every example, and count which are ever proposed.
 
@@ -37,9 +38,12 @@ def command(
     json: JsonFlag = False,
 ) -> None:
     """Print the part that was proposed; see HELP."""
-    found = simulate(
-        students, margin, alpha, better=better, disagreement=disagreement, examples=examples, seed=seed
-    )
+    try:
+        found = simulate(
+            students, margin, alpha, better=better, disagreement=disagreement, examples=examples, seed=seed
+        )
+    except InvalidRequest as error:  # of a flag, not of a request
+        raise UsageError(error.message) from None
     if json:
         print_json(msgspec.to_builtins(found))
         return

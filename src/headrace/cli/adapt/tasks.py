@@ -53,10 +53,13 @@ def command(
             actions.rename(store, *rename)
         elif store.database.exists:
             _find(store, settings)
-        views = task_views(store)
+        views, file = task_views(store), store.database.path
         if task:
             wanted = store.task(task).id
             views = [one for one in views if one.id == wanted]
+    if not views and not json:
+        print(f"no tasks yet: a server with the table [adapt] collects requests in {file}")
+        return
     _show(views, json, with_groups=task is not None)
 
 
