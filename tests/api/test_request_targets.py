@@ -52,7 +52,7 @@ def test_money_of_one_model_is_time(server: Running, serve: Callable[..., Runnin
     priced = serve(node_usd_per_hour=0.5)
     reply = priced.http().post(path, json=BODIES[path] | {"route": {"max_usd": 0.01}})
     assert reply.status_code == 200 and "x-headrace-warnings" not in reply.headers
-    assert priced.model.engine.submitted[-1].deadline_s == pytest.approx(72.0, abs=5.0)
+    assert priced.model.engine.submitted[-1].deadline_s == pytest.approx(72.0)
     reply = priced.http().post(path, json=BODIES[path] | {"route": {"max_usd": 0}})
     assert reply.status_code == 400 and "max_usd is 0" in reply.text
 

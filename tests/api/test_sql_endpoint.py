@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ import pytest
 from in_process import Running
 from msgspec.structs import replace
 
-from headrace.api.statements import checked_settings
+from headrace.api.statements import RUNNING, WAITING, checked_settings
 from headrace.errors import UsageError
 
 pytest.importorskip("duckdb", reason="needs headrace[data]")
@@ -84,6 +86,9 @@ def test_errors(served: Running, body: Any, status: int, code: str | None, words
 
 
 def test_datasets_that_a_key_reads(served: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, seconds in (("_ALL_S", 120.0), ("KEPT_S", 1e6)):  # of a slow machine
+        monkeypatch.setattr(f"headrace.data.source_probes.{name}", seconds)
+    monkeypatch.setattr("headrace.data.engine.PROBE_S", 120.0)
     people, gone = served.http().get("/v1/datasets").json()
     assert (people["name"], people["from"], people["status"], people["error"]) == (
         "people",
@@ -117,6 +122,32 @@ def test_a_source_that_hangs_is_called_down(
     assert hanging["error"].startswith("dataset 'hanging' did not open in 0.3 s")
     assert "NOT_THERE is not set" in lost["error"]
     assert "s3cret" not in str(hanging) + str(lost)
+
+
+def test_who_waits_for_sources_keeps_no_statement_waiting(
+    served: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.data.source_probes._ALL_S", 600.0)
+    asked, answers = threading.Event(), threading.Event()
+
+    def wait(*_: object) -> None:
+        asked.set()
+        answers.wait()
+
+    monkeypatch.setattr("headrace.data.source_probes.SourceProbes._probe", wait)
+    with ThreadPoolExecutor(RUNNING + WAITING + 1) as threads:
+        lists = [
+            threads.submit(lambda: served.http().get("/v1/datasets", timeout=600))
+            for _ in range(RUNNING + WAITING + 1)
+        ]
+        try:
+            asked.wait()
+            time.sleep(0.3)  # the others wait, too
+            reply = served.http().post("/v1/sql", json={"sql": "SELECT 1"}, timeout=120)
+        finally:
+            answers.set()
+        assert reply.status_code == 200, reply.text
+        assert {one.result().status_code for one in lists} == {200}
 
 
 def test_no_datasets(server: Running) -> None:

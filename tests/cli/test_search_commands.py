@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -67,11 +68,15 @@ def test_ingest_and_search(inside: Callable[..., Outcome], docs: Path) -> None:
 def test_what_fails_is_named_and_the_rest_goes_on(inside: Callable[..., Outcome], docs: Path) -> None:
     (docs / "bad.txt").write_bytes(b"ab\xff")
     (docs / "empty.md").write_text("")
+    (docs / "\x1b[31mred.md").write_text("")
+    Path(os.fsdecode(os.fsencode(docs) + b"/no\xff.md")).write_text("A name of another encoding.")
     done = inside("ingest", "docs", "--into", "notes")
     assert done.code == 1
     assert "2 documents added" in done.stdout
     assert "error: docs/bad.txt cannot be read: it is no text in UTF-8 (byte 2)" in done.stderr
     assert "error: docs/empty.md cannot be read: it is empty" in done.stderr
+    assert "error: the name of docs/no\\xff.md is no UTF-8: rename it" in done.stderr
+    assert "error: docs/\\x1b[31mred.md cannot be read" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -216,3 +216,15 @@ def test_what_an_index_was_made_by(store: Store) -> None:
     meta = IndexMeta(model="m", chunk_tokens=64, owner="k", details={"name": "x"})
     assert store.indexes.find_or_make("i", meta).meta() == meta
     assert store.other("i", "k").meta() == meta
+
+
+def test_what_no_store_keeps_is_refused(store: Store) -> None:
+    """One such attribute would make every condition on the index fail."""
+    index = store.new()
+    index.upsert([row("a", "one", n=1)])
+    for value in (float("nan"), float("inf"), "half \ud800"):
+        with pytest.raises(InvalidRequest, match=r"'x' of 'b'"):
+            index.upsert([row("b", "two", x=value)])
+    with pytest.raises(InvalidRequest, match="no UTF-8"):
+        read_where("x = 'half \udcff'")
+    assert by_words(index, "one two", where=read_where("n = 1")) == [("a", "one")]

@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from pathlib import Path
 
 import pytest
 from index_rows import by_vector, check_whole, new_index, row
 
+from headrace.inference.keywords import new_call
 from headrace.search.index import IndexBusy, IndexDamaged
 from headrace.search.local_index import LocalIndex
+from headrace.search.searching import warn_of_unknown
 from headrace.search.tables import locked
+
+
+def test_names_in_a_warning_fit_into_a_header(tmp_path: Path) -> None:
+    index = new_index(tmp_path / "i")
+    long = {chr(ord("a") + place) + "🙂" * (50 + 3 * place): 1 for place in range(26)}
+    index.upsert([row("a", "one", **long, **{"\x1b[31mred": 1})])
+    for name in ("🙂" * 250, "nothing", "a" + "🙂" * 49):
+        call = new_call()
+        asyncio.run(warn_of_unknown([index], [name], "where", call))
+        [warning] = call.warnings
+        assert "there are a🙂" in warning.message or "did you mean" in warning.message
+        assert len(json.dumps(warning.message)) < 2500
+        assert warning.message.isprintable()
 
 
 def test_maintenance_frees_what_is_dead(tmp_path: Path) -> None:

@@ -87,6 +87,8 @@ class Statements:
         self._settings = checked_settings(settings)
         self.places = Places()
         self._threads = ThreadPoolExecutor(RUNNING + WAITING, thread_name_prefix="headrace-sql")
+        # Its own: who waits for sources that hang keeps no statement waiting.
+        self._source_threads = ThreadPoolExecutor(1, thread_name_prefix="headrace-sources")
         self._lock = threading.Lock()
         self._engine: DataEngine | None = None
 
@@ -105,8 +107,8 @@ class Statements:
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._made)
 
     async def in_thread(self, work: Callable[[], T]) -> T:
-        """Run work that waits for sources in a thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        """Run work that waits for sources in a thread, one after another."""
+        return await asyncio.get_running_loop().run_in_executor(self._source_threads, work)
 
     async def run(
         self, work: Callable[[DataEngine, WorkStop], SqlAnswer], *, needs_datasets: bool = True
@@ -129,7 +131,8 @@ class Statements:
 
     def close(self) -> None:
         """End the engine and what it runs."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._threads, self._source_threads):
+            threads.shutdown(wait=False, cancel_futures=True)
         with self._lock:
             if self._engine is not None:
                 self._engine.close()

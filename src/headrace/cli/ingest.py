@@ -10,7 +10,7 @@ from msgspec.structs import asdict
 
 from headrace.cli.fetching import fetch
 from headrace.cli.flags import takes_settings
-from headrace.cli.terminal import JsonFlag, note, print_json, progress_bar
+from headrace.cli.terminal import JsonFlag, note, print_json, printable, progress_bar
 from headrace.config.extras import extra_module
 from headrace.config.settings import MODEL_SETTINGS, Settings
 from headrace.errors import UsageError
@@ -87,7 +87,7 @@ def command(
     else:
         _print(report, into)
     for message in report.failed.values():
-        note(f"error: {message}")
+        note(printable(f"error: {message}"))
     if report.failed:
         raise typer.Exit(1)
 

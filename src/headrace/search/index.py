@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
@@ -9,7 +10,7 @@ from msgspec import Struct
 
 from headrace.errors import HeadraceError, InvalidRequest, Overloaded, StoreBusy
 from headrace.ops.value import Array
-from headrace.search.where import Condition, Value
+from headrace.search.where import Condition, Value, is_unicode
 
 Mode = Literal["hybrid", "vector", "text"]
 Attributes = Mapping[str, Value]
@@ -234,6 +235,13 @@ def check_row(row: IndexRow) -> None:
         raise InvalidRequest(
             f"a key has {len(row.key):,} characters, it must have 1 to {MAX_KEY:,}", param="key"
         )
+    for name, value in row.attributes.items():
+        if (isinstance(value, float) and not math.isfinite(value)) or not is_unicode(f"{name}{value}"):
+            raise InvalidRequest(
+                f"the attribute {name[:60]!r} of {row.key[:80]!r} is {value!r:.60}: it must be a finite"
+                " number, a text of Unicode, true or false",
+                param="attributes",
+            )
     long = [name for name, value in row.attributes.items() if len(str(value)) > MAX_ATTRIBUTE_TEXT]
     if long or len(row.attributes) > MAX_ATTRIBUTES:
         raise InvalidRequest(

@@ -18,7 +18,7 @@ from headrace.search.embedding import IndexModel
 from headrace.search.index import Index, IndexRow, TextSpan
 from headrace.search.readers.document_reader import MAX_BYTES, DocumentReader
 from headrace.search.readers.kinds import kind_of
-from headrace.search.where import Value
+from headrace.search.where import Value, is_unicode
 
 Progress = Callable[[int, int], None]
 Change = Literal["added", "changed", "same", "empty"]
@@ -172,6 +172,10 @@ async def ingest_files(
     report.skipped = found.skipped
     for done, file in enumerate(found.files):
         progress(done, len(found.files))
+        if not is_unicode(file.key):
+            shown = file.key.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+            report.failed[shown] = f"the name of {shown} is no UTF-8: rename it"
+            continue
         try:
             document = await asyncio.to_thread(_read, ingestion, file, reader, attributes)
             if document is not None:

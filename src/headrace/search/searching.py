@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Collection, Sequence
 
 from msgspec import Struct
@@ -16,7 +17,7 @@ from headrace.inference.requests import TextPair
 from headrace.ops.value import Array
 from headrace.search.embedding import IndexModel
 from headrace.search.index import Index, IndexQuery, Mode, SearchHit, check_limit
-from headrace.search.where import Condition, attributes_in
+from headrace.search.where import Condition, attributes_in, is_attribute
 from headrace.tasks.rerank import PairOptions, score_pairs
 
 SEARCH = "search"
@@ -28,6 +29,9 @@ MAX_KEYWORDS = 16
 MAX_INDEXES = 16
 MAX_NAMED = 20
 """Names of attributes in a warning."""
+MAX_NAME_SHOWN = 60
+"""Characters of one, and bytes of several as JSON: a warning has to fit into a header."""
+MAX_NAMES_BYTES = 1000
 
 
 class SearchRequest(Struct, frozen=True, kw_only=True):
@@ -75,13 +79,21 @@ async def warn_of_unknown(
             known = index.attributes(missing) if missing else []
             missing = [name for name in missing if name not in known]
         every = {name for index in indexes for name in index.attributes()} if missing else set[str]()
-        return missing, sorted(every)
+        return missing, sorted(name for name in every if is_attribute(name) and len(name) <= MAX_NAME_SHOWN)
 
     missing, known = await asyncio.to_thread(look)
     for name in missing[:MAX_NAMED]:
+        hint = suggestion(name, known) or f": there are {_some(known)}"
         if known:
-            hint = suggestion(name, known) or f": there are {', '.join(known[:MAX_NAMED])}"
-            call.warn(param, f"no document has an attribute {name!r}{hint}")
+            call.warn(param, f"no document has an attribute {name[:MAX_NAME_SHOWN]!r}{hint}")
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first names, in a list that is short in a header, too."""
+    shown = list(names[:MAX_NAMED])
+    while len(json.dumps(found := ", ".join(shown))) > MAX_NAMES_BYTES:
+        shown.pop()
+    return found
 
 
 async def _found(

@@ -107,7 +107,18 @@ def read_where(text: str) -> Condition:
     """The condition that a text says; InvalidRequest with the place where it says none."""
     if len(text) > MAX_LENGTH:
         raise _wrong(f"it has {len(text):,} characters, at most {MAX_LENGTH:,} are read")
+    if not is_unicode(text):
+        raise _wrong("it has bytes that are no UTF-8")
     return _Parser(text).whole()
+
+
+def is_unicode(text: str) -> bool:
+    """Whether it has no half of a surrogate pair, which names of files may have and stores do not take."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def read_filter(given: object) -> Condition:

@@ -40,21 +40,22 @@ def _named(text: str, files: dict[str, str]) -> Iterator[tuple[int, str]]:
     """Where a text names a file, by its name or its id."""
     for file, name in files.items():
         for said in {file, name}:
-            if len(said) >= _LEAST_NAME:
+            if len(said) >= _LEAST_NAME and said in text:
                 for place in re.finditer(rf"(?<!\w){re.escape(said)}(?!\w)", text):
                     yield place.end(), file
 
 
 def _quoted(text: str, found: Sequence[FileSearchResult]) -> Iterator[tuple[int, str]]:
     """Where words end that a text has of a passage."""
-    files: dict[tuple[str, ...], dict[str, None]] = {}
-    for one in found:
-        for words in _together([word.lower() for word in _WORD.findall(one.text)]):
-            files.setdefault(words, {})[one.file_id] = None
     places = list(_WORD.finditer(text))
+    said = list(_together([place[0].lower() for place in places]))
+    wanted, files = set(said), dict[tuple[str, ...], dict[str, None]]()
+    for one in found:
+        for words in wanted.intersection(_together([word.lower() for word in _WORD.findall(one.text)])):
+            files.setdefault(words, {})[one.file_id] = None
     before: dict[str, None] = {}
     end = 0
-    for start, words in enumerate(_together([place[0].lower() for place in places])):
+    for start, words in enumerate(said):
         now = files.get(words, {})
         yield from ((end, file) for file in before if file not in now)
         before, end = now, places[start + TOGETHER - 1].end()
@@ -62,4 +63,4 @@ def _quoted(text: str, found: Sequence[FileSearchResult]) -> Iterator[tuple[int,
 
 
 def _together(words: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    return (tuple(words[start : start + TOGETHER]) for start in range(len(words) - TOGETHER + 1))
+    return zip(*(words[start:] for start in range(TOGETHER)), strict=False)
