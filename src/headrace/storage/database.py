@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,6 +24,8 @@ must not wait for it one after the other."""
 TURN_TIMEOUT_S = 10.0
 """How long it waits for transactions of this process, of which each makes progress."""
 PRIVATE_MODE = 0o600
+REWRITTEN_AT_ONCE = 64 << 20
+REWRITE_EVERY_S = 6 * 3600.0
 
 LOG = logging.getLogger("headrace.storage")
 
@@ -53,6 +57,8 @@ class Database:
         self._owner: int | None = None  # the thread whose transaction is open
         self._busy = False  # the last call timed out
         self._timeouts: dict[int, float] = {}  # of connections, as they were last set
+        self._has_copies = False  # of deleted rows
+        self._rewritten_s = -math.inf
 
     @property
     def shared_clock(self) -> None:
@@ -128,9 +134,24 @@ class Database:
                 self._owner = None
 
     def erase_deleted(self) -> None:
-        """Remove deleted data also from the write-ahead log, unless another process reads just now."""
+        """Remove deleted data also from the write-ahead log, unless another process reads just now. Copies of
+        rows that SQLite had moved stay until `erase_copies`."""
         with self._locked(self._writing):
+            self._has_copies = True
             self._open_writer().execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def erase_copies(self) -> None:
+        """Remove what `erase_deleted` leaves, by `rewrite`: of a file above REWRITTEN_AT_ONCE at most every
+        REWRITE_EVERY_S, and where another program has locked it by a later call."""
+        if not self._has_copies or self.path is None:
+            return
+        is_small = self.path.stat().st_size <= REWRITTEN_AT_ONCE
+        if not is_small and time.monotonic() - self._rewritten_s < REWRITE_EVERY_S:
+            return
+        try:
+            self.rewrite()
+        except StoreError as error:  # the rows themselves are deleted
+            LOG.warning("copies of deleted rows may be left in the store until the next deletion: %s", error)
 
     def rewrite(self) -> None:
         """Write the file anew: rows that were moved within it have left copies in its pages, which deleting
@@ -139,6 +160,7 @@ class Database:
             writer = self._open_writer()
             writer.execute("VACUUM")
             writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            self._has_copies, self._rewritten_s = False, time.monotonic()
 
     def damage(self) -> list[str]:
         """What is wrong with the file."""

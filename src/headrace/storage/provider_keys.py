@@ -54,6 +54,7 @@ class ProviderKeys:
             names = ", ".join(repr(one.provider) for one in self.all()) or "none"
             raise InvalidRequest(f"there is no key of {provider!r} (there are: {names})", param="name")
         self._database.erase_deleted()
+        self._database.erase_copies()
 
     def version(self) -> int:
         """A number that changes when another connection has changed the database."""

@@ -165,6 +165,7 @@ class Responses:
             )
         if deleted:
             self._database.erase_deleted()
+            self._database.erase_copies()
         return bool(deleted)
 
     def still_made(self, response_ids: Sequence[str]) -> None:

@@ -147,6 +147,7 @@ async def delete_request(http: HttpRequest, request_id: str) -> Response:
     replies = IdempotentReplies(service.database)
     known = [one for one in shared if one in nonces or one != request_id]  # not what the client has chosen
     await service.run_in_thread(lambda: replies.forget(known))
+    await service.run_in_thread(service.database.erase_copies)
     return json_response(DeletedRequest(request_id))
 
 
