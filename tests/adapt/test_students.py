@@ -15,7 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 from learning import ANSWERS, fill, words
+from msgspec.structs import replace
 
+from headrace.adapt import diagnosis
+from headrace.adapt.diagnosis import diagnose
 from headrace.adapt.examples import ExampleStore, Feedback
 from headrace.adapt.exposure import PLANTED, canaries, exposure_of
 from headrace.adapt.ladder import capped, gate_name, needed, split, task_examples
@@ -72,6 +75,27 @@ def test_too_little_traffic_says_how_much_is_missing(store: ExampleStore) -> Non
     fill(store, 150, first=50, answer="Dear Ann, " + "this is long. " * 30)
     with pytest.raises(InvalidRequest, match="closed answers"):
         train(store, task, SETTINGS, words)
+
+
+def test_what_no_simple_student_can_answer(store: ExampleStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The advice is of settings of the adaptive loop, and says what is still to be tried."""
+    task = fill(store, 250, wrong=1.0)
+    found = diagnose(store, store.task(task), SETTINGS, words)
+    assert found.missing.startswith("head: nothing is certified: ")
+    assert "wrong answer or none" in found.missing and "raise adapt.margin" in found.missing
+    with pytest.raises(InvalidRequest, match="raise adapt"):
+        train(store, task, SETTINGS, words)
+    with_base = replace(SETTINGS, base="mini")
+    monkeypatch.setattr(diagnosis, "why_not", lambda base: "")
+    assert "LoRA on mini is not tried: " in diagnose(store, store.task(task), with_base, words).missing
+
+
+def test_answers_that_only_lora_can_write(store: ExampleStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = fill(store, 250, answer="Dear Ann, " + "this is long. " * 30)
+    assert "closed answers" in diagnose(store, store.task(task), SETTINGS, words).missing
+    monkeypatch.setattr(diagnosis, "why_not", lambda base: "")
+    found = diagnose(store, store.task(task), replace(SETTINGS, base="mini"), words)
+    assert "LoRA on mini is not tried: " in found.missing
 
 
 def test_a_student_is_made_judged_promoted_and_taken_back(store: ExampleStore) -> None:

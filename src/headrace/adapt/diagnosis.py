@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from headrace.adapt.examples import ExampleStore, TaskRow
-from headrace.adapt.ladder import RungResult, TaskExample, without_duplicates
+from headrace.adapt.ladder import OpenAnswers, RungResult, TaskExample, without_duplicates
 from headrace.adapt.rungs.lora import why_not
 from headrace.adapt.shadow import monthly_usd
 from headrace.adapt.students import RUNGS, Student
@@ -78,12 +78,16 @@ def diagnose(store: ExampleStore, task: TaskRow, settings: AdaptSettings, embed:
         _, parts, results = tried_ladder(store, task.id, settings, embed, "tried")
     except InvalidRequest as error:
         missing = error.message
+        if isinstance(error, OpenAnswers) and not why_not(settings.base):
+            missing = _only_lora(settings)
     else:
         rungs = [_reach(one) for one in results]
         rungs.append(RungReach(rung="lora", tried=0, right=0.0, share=0.0, problem=_why_no_lora(settings)))
         groups = _agreement(results, without_duplicates(parts))
         if not any(one.share for one in rungs):
-            missing = results[-1].problem
+            missing = f"{results[-1].rung}: {results[-1].problem}"
+            if not why_not(settings.base):
+                missing = _only_lora(settings)
     return Diagnosis(
         task=task.id,
         name=task.name,
@@ -103,6 +107,10 @@ def diagnose(store: ExampleStore, task: TaskRow, settings: AdaptSettings, embed:
 
 def _why_no_lora(settings: AdaptSettings) -> str:
     return why_not(settings.base) or "not tried: it takes minutes to hours, `headrace adapt train` does"
+
+
+def _only_lora(settings: AdaptSettings) -> str:
+    return f"no simple student can answer this task; LoRA on {settings.base} is {_why_no_lora(settings)}"
 
 
 def failures(store: ExampleStore, task: str) -> list[FailureMode]:

@@ -229,16 +229,27 @@ def certified(
 ) -> Calibration:
     """The certificate of a student with these weights for an incumbent. InvalidRequest where there is
     none."""
-    return calibrate(
-        pairs,
-        route=gate_name(task),
-        settings=CASCADE,
-        task=task,
-        small=f"local {name} {weights}",
-        large=large,
-        risk=risk,
-        confidence=CONFIDENCE,
-    )
+    try:
+        return calibrate(
+            pairs,
+            route=gate_name(task),
+            settings=CASCADE,
+            task=task,
+            small=f"local {name} {weights}",
+            large=large,
+            risk=risk,
+            confidence=CONFIDENCE,
+        )
+    except InvalidRequest as error:
+        if error.param != "risk":
+            raise
+        wrong = sum(one.is_wrong for one in pairs)
+        raise InvalidRequest(
+            f"nothing is certified: {wrong:,} of {len(pairs):,} later questions got a wrong answer or none, "
+            f"and of the surest answers more than {risk:.1%} may be wrong, too: collect more examples, or "
+            "raise adapt.margin, which is half of that",
+            param="task",
+        ) from None
 
 
 def gate_name(task: str) -> str:
