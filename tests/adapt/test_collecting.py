@@ -245,6 +245,8 @@ def test_commands(tmp_path: Path, embed: Any, command: Any) -> None:
     assert "no students and no decisions yet" in command("history", task["id"], *flags)
     command("tasks", "--rename", task["id"][:6], "parcels", *flags)
     assert json.loads(command("tasks", "parcels", "--json", *flags))[0]["name"] == "parcels"
+    absent = tmp_path / "absent.sqlite3"
+    assert "there is no file" in command("status", "--store", str(absent))
     file = tmp_path / "out.jsonl"
     command("export", str(file), *flags)
     records = [json.loads(line)["record"] for line in file.read_text().splitlines()]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from headrace.adapt.kmeans import adjusted_information, candidates, kmeans
-from headrace.adapt.tasks import features, grouped, matched, salient, unit
+from headrace.adapt.tasks import counted, features, grouped, matched, salient, unit
 from headrace.llm import LLM
 
 
@@ -63,6 +63,7 @@ def test_candidates_grow_and_end() -> None:
 
 def test_names_are_words_that_others_lack() -> None:
     words = {"a": Counter(card=9, lost=8, help=9), "b": Counter(transfer=9, failed=7, help=9)}
+    assert set(counted(["<EMAIL_ADDRESS_1> has lost <PERSON_2>'s card"])) == {"lost", "card"}
     assert salient(words)["a"].startswith("card, lost") and "transfer" in salient(words)["b"]
 
 

@@ -15,6 +15,7 @@ from headrace.adapt.examples import ExampleStore, TaskRow
 from headrace.adapt.kmeans import AS_STABLE, TRIED, Floats, Places, candidates, evened, kmeans, stability
 from headrace.gateway.text_vector import text_vector
 from headrace.storage.database import Database
+from headrace.tasks.pii.operators import PLACEHOLDER
 
 LEAST_EXAMPLES = 40
 """Of a task that is divided into groups."""
@@ -144,7 +145,7 @@ def find_groups(
             (task.id, encoder, MOST_GROUPED),
         )
         texts = [str(text) for _, text, _ in rows]
-        words[task.id] = _counted([task.template, *texts])
+        words[task.id] = counted([task.template, *texts])
         if len(rows) >= LEAST_EXAMPLES:
             vectors = vectors_of([data for _, _, data in rows])
             found = grouped(features(vectors, texts))
@@ -195,7 +196,7 @@ def _save(
     centroids = unit(np.stack([vectors[places == place].mean(0) for place in range(count)]))
     names = salient(
         {
-            place: _counted([text for text, at in zip(texts, at_places, strict=True) if at == place])
+            place: counted([text for text, at in zip(texts, at_places, strict=True) if at == place])
             for place in range(count)
         }
     )
@@ -244,11 +245,12 @@ def matched(centroids: Floats, known: Mapping[int, Floats]) -> list[int]:
     return [numbers[place] for place in range(len(centroids))]
 
 
-def _counted(texts: Sequence[str]) -> Counter[str]:
-    """In how many of the texts each word is."""
+def counted(texts: Sequence[str]) -> Counter[str]:
+    """In how many of the texts each word is. Kinds of personal data are no words."""
     found = Counter[str]()
     for text in texts:
-        found.update({word for word in _WORD.findall(text.casefold()) if word not in _COMMON})
+        said = PLACEHOLDER.sub(" ", text).casefold()
+        found.update({word for word in _WORD.findall(said) if word not in _COMMON})
     return found
 
 

@@ -25,12 +25,14 @@ def command(json: JsonFlag = False, *, settings: Settings) -> None:
     """Print it; see HELP."""
     adapt = read_adapt(settings.adapt)
     with opened_store(settings) as store:
-        shown = status_of(store, adapt)
+        shown, database = status_of(store, adapt), store.database
     if json:
         print_json(plain(shown))
         return
     state = f"on, for {', '.join(adapt.keys)}" if adapt.enabled else "off: see the table [adapt]"
     print(f"collecting: {state}")
+    if not database.exists:
+        print(f"nothing was collected yet: there is no file {database.path}")
     print(f"{shown.examples:,} examples of {shown.tasks:,} tasks, which cost ${shown.usd:.4f}")
     for one in shown.students:
         print(one.line)
