@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -20,12 +21,21 @@ KEYS = {"api_key": "one,two"}
 
 
 @pytest.fixture(scope="module", params=STORES)
-def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    folder = tmp_path_factory.mktemp("stores")
+def kind(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def folder(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp(kind)
+
+
+@pytest.fixture(scope="module")
+def served(request: pytest.FixtureRequest, kind: str, folder: Path) -> Iterator[Running]:
     with ExitStack() as held:
         more: dict[str, Any] = {}
-        if request.param == "pgvector":
-            server = request.getfixturevalue("pgvector")
+        if kind != "local":
+            server = request.getfixturevalue(kind)
             held.callback(server.store(folder).close)
             more = {"search": server.settings()}
         models = load_encoders(folder / "models", held, "embedder")
@@ -41,11 +51,12 @@ def upload(client: openai.OpenAI, name: str, data: bytes) -> str:
     return client.files.create(file=(name, io.BytesIO(data)), purpose="assistants").id
 
 
-def test_a_store_from_its_first_file_to_its_end(client: openai.OpenAI) -> None:
+def test_a_store_from_its_first_file_to_its_end(client: openai.OpenAI, folder: Path, kind: str) -> None:
     lemons = upload(client, "fruit.md", FRUIT)
     store = client.vector_stores.create(name="Fruit", file_ids=[lemons], metadata={"a": "b"})
     assert (store.name, store.status, store.metadata) == ("Fruit", "completed", {"a": "b"})
     assert (store.file_counts.completed, store.file_counts.total) == (1, 1)
+    assert any((folder / "search").glob("*/index.sqlite")) == (kind == "local")
     hit = client.vector_stores.search(store.id, query="sour lemons").data[0]
     assert (hit.file_id, hit.filename) == (lemons, "fruit.md")
     assert "Lemons are sour" in " ".join(hit.content[0].text.split())
@@ -64,6 +75,8 @@ def test_a_store_from_its_first_file_to_its_end(client: openai.OpenAI) -> None:
     assert [part.text for part in content] == ["Apples are red."]
 
     assert client.vector_stores.files.delete(other, vector_store_id=store.id).deleted
+    kept = [one.read_bytes() for one in (folder / "search").rglob("index.sqlite*")]
+    assert not any(b"pples are red" in one or b"ppl" in one for one in kept)
     assert client.vector_stores.search(store.id, query="apples", filters=filters).data == []
     changed = client.vector_stores.update(store.id, name="Fruits")
     assert (changed.name, changed.metadata) == ("Fruits", {"a": "b"})

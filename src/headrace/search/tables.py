@@ -79,6 +79,7 @@ def writing(folder: Path) -> Generator[sqlite3.Connection]:
     """A connection in a transaction, of the one writer; IndexBusy where there is another."""
     with locked(folder), _connection(folder) as connection:
         connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA secure_delete = ON")  # overwrite deleted data with zeros
         connection.execute("BEGIN IMMEDIATE")
         yield connection
         connection.execute("COMMIT")

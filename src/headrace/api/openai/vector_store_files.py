@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from contextlib import suppress
 from typing import Any
 
 from starlette.requests import Request as HttpRequest
@@ -28,7 +29,7 @@ from headrace.api.openai.vector_store_schema import (
 )
 from headrace.api.openai.vector_store_work import MAX_BATCHES, VectorStores, file_objects
 from headrace.api.openai.vector_stores import page_of
-from headrace.search.index import Index
+from headrace.search.index import Index, IndexBusy
 
 FILES, BATCHES = "/v1/vector_stores/{store_id}/files", "/v1/vector_stores/{store_id}/file_batches"
 
@@ -80,6 +81,8 @@ async def remove_file(http: HttpRequest, store_id: str, file_id: str) -> Respons
         _file(index, file_id)
         index.delete([file_id])
         index.change_details(lambda details: details["failed"].pop(file_id, None))
+        with suppress(IndexBusy):  # words and vectors of what is gone are kept no longer than is worth it
+            index.maintain()
 
     await stores.service.run_in_thread(remove)
     return json_response(StoreFileDeleted(file_id))
