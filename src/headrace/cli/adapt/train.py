@@ -53,9 +53,10 @@ def command(
     if json:
         print_json(plain(Trained(student=name, task=wanted.id, card=card)))
         return
+    learned = f"{card.lessons:,} examples" + (f" with {card.answers:,} answers" if card.answers else "")
     print(
-        f"student {name} of task {wanted.id}: {card.rung}, from {card.lessons:,} examples with "
-        f"{card.answers:,} answers; it may answer {card.share:.0%} of {card.held_out:,} later ones"
+        f"student {name} of task {wanted.id}: {card.rung}, from {learned}; it may answer {card.share:.0%} of "
+        f"{card.held_out:,} later ones"
     )
     for rung, why in card.skipped.items():
         print(f"{rung} was not tried: {why}")
