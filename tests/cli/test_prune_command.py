@@ -91,6 +91,22 @@ def test_force_replaces_only_what_headrace_made(
         assert sorted(out.rglob("*")) == before
 
 
+@pytest.mark.parametrize("name", ["notes.txt", "data/labels.json"])
+def test_force_keeps_files_that_headrace_did_not_write(
+    inside: Callable[..., Outcome], tmp_path: Path, name: str
+) -> None:
+    """Also where their names could be those of a model's files."""
+    out = tmp_path / "out"
+    command = ("quantize", str(tiny_model(tmp_path, "llama2")), str(out), "--to", "int8", "--force")
+    assert inside(*command).code == 0
+    assert inside(*command).code == 0, "what headrace wrote is replaced"
+    (out / name).parent.mkdir(exist_ok=True)
+    (out / name).write_text("precious")
+    outcome = inside(*command)
+    assert outcome.code == 2 and f"{name} is in it" in outcome.stderr
+    assert (out / name).read_text() == "precious"
+
+
 @pytest.mark.parametrize(
     ("model", "flags", "message"),
     [

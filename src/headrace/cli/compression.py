@@ -6,19 +6,20 @@ import errno
 import os
 import re
 import shutil
-from collections.abc import Generator, Mapping
+from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from msgspec.structs import replace
 
 from headrace.bench.quality.card import card_file
 from headrace.bench.quality.gate import QualityGate, gate, gate_kv
 from headrace.bench.quality.report import QualityReport
 from headrace.cli.terminal import note, print_table, progress_bar, status
 from headrace.errors import UsageError
-from headrace.loading.model_record import record_file
+from headrace.loading.model_record import read_record, record_file, write_record
 
 _OF_MODELS = (".json", ".jinja", ".txt", ".md", ".model", ".safetensors", ".png")
 
@@ -33,14 +34,15 @@ MeasureText = Annotated[
 
 def check_out(out: Path, *sources: Path, force: bool) -> None:
     """UsageError where `out` may not be written: it exists, or Headrace did not make it, or a source lies in
-    it. A folder that Headrace made has a record, and nothing in it that no model has."""
+    it. A folder that Headrace made has a record of its files, and nothing else in it."""
     if not out.exists():
         return
     if not force:
         raise UsageError(f"{out} already exists: choose another name, or replace it with --force")
     if out.is_dir() and any(out.iterdir()):
-        foreign = next((file for file in sorted(out.rglob("*")) if not _is_of_model(file)), None)
         is_ours = (out / "config.json").is_file() and record_file(out).is_file()
+        written = read_record(out).files if is_ours else ()
+        foreign = next((file for file in sorted(out.rglob("*")) if not _is_of_model(file, out, written)), None)
         if not is_ours or foreign is not None:
             what = "it has no headrace.json" if foreign is None else f"{foreign.relative_to(out)} is in it"
             raise UsageError(
@@ -54,9 +56,12 @@ def check_out(out: Path, *sources: Path, force: bool) -> None:
             raise UsageError(f"{out} holds {source}, which is still needed: choose another name")
 
 
-def _is_of_model(file: Path) -> bool:
+def _is_of_model(file: Path, folder: Path, written: Collection[str]) -> bool:
+    """Records of earlier versions name no files: then by the suffix."""
     if file.is_symlink():
         return False
+    if written and file.is_file():
+        return file.relative_to(folder).as_posix() in written
     known = file.suffix in _OF_MODELS or file.name.startswith("LICENSE")
     return file.is_dir() or (file.is_file() and known)
 
@@ -71,6 +76,8 @@ def staged(out: Path) -> Generator[Path]:
     sides = (record_file, card_file)
     try:
         yield staging
+        if staging.is_dir():
+            _record_files(staging)
         for side in sides if out.is_file() else ():
             side(out).unlink(missing_ok=True)
         if out.is_dir() and not out.is_symlink():
@@ -92,6 +99,12 @@ def staged(out: Path) -> Generator[Path]:
         ) from error
     finally:
         _remove(staging, *(file(staging) for file in sides))
+
+
+def _record_files(folder: Path) -> None:
+    if record_file(folder).is_file():
+        files = sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file())
+        write_record(folder, replace(read_record(folder), files=tuple(files)))
 
 
 def _remove_left(out: Path) -> None:
