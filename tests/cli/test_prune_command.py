@@ -115,6 +115,8 @@ def test_force_keeps_files_that_headrace_did_not_write(
         ("mini", ["--heads", "5"], "6 query heads over 2 heads of keys"),
         ("mini", ["--experts", "2"], "is no mixture of experts"),
         ("mini", ["--sparsity", "0.5", "--pattern", "x"], "give kept:group"),
+        ("mini", ["--ffn", "0.5", "--method", "wanda"], "give --sparsity too"),
+        ("mini", ["--ffn", "0.5", "--hours", "3"], "give --heal too"),
         ("mini", ["--ffn", "0.5", "--calibrate", "/nowhere/x.txt"], "/nowhere/x.txt cannot be read"),
         ("embed", ["--drop-layers", "1"], "embed"),
     ],

@@ -110,6 +110,10 @@ def test_a_full_disk_is_named(tmp_path: Path) -> None:
         (["--to", "q4_0", "--method", "gptq", "--imatrix", "x"], "weighs plain rounding"),
         (["--to", "q4_0", "--save-imatrix", "x"], "needs a calibration"),
         (["--to", "q4_0", "--imatrix", "/nowhere/x"], "/nowhere/x cannot be read"),
+        (["--to", "q4_0", "--method", "gptq", "--save-imatrix", "/nowhere/x"], "there is no folder /nowhere"),
+        (["--to", "q4_0", "--method", "gptq", "--save-imatrix", __file__, "--force"], "already exists"),
+        (["--to", "q4_0", "--bits", "99", "--windows", "1"], "which no type has"),
+        (["--to", "q4_0", "--kv-bits", "9", "--windows", "1"], "use --kv-cache-dtype int8"),
         (["--to", "q4_0", "--bits", "4.0", "--windows", "1"], "token table and output included"),
         (["--to", "bf16", "--kv-bits", "2.5", "--windows", "1"], "keys and values have 3, 4 or 8 bits"),
         (["--quantization", "q4_0", "--method", "rtn", "--calibrate", "x"], "rtn reads no text"),
@@ -121,6 +125,21 @@ def test_what_cannot_be_is_refused(
 ) -> None:
     outcome = inside("quantize", "mini", str(tmp_path / "x.gguf"), *flags)
     assert outcome.code == 2 and message in outcome.stderr
+
+
+def test_a_text_of_one_token_is_warned_of(inside: Callable[..., Outcome], tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("the " * 3000)
+    flags = ("--to", "int4", "--calibrate", str(text), "--windows", "2")
+    outcome = inside("quantize", str(convertible_model(tmp_path)), str(tmp_path / "out"), *flags)
+    assert outcome.code == 0, outcome.stderr
+    assert "different tokens among" in outcome.stderr
+
+
+def test_windows_that_nothing_reads_are_warned_of(inside: Callable[..., Outcome], tmp_path: Path) -> None:
+    model = str(convertible_model(tmp_path))
+    outcome = inside("quantize", model, str(tmp_path / "out"), "--to", "int8", "--windows", "2")
+    assert outcome.code == 0 and "--windows has no effect" in outcome.stderr
 
 
 def test_w8a8_is_read_back(inside: Callable[..., Outcome], tmp_path: Path) -> None:

@@ -11,16 +11,24 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import typer
 from msgspec.structs import replace
 
 from headrace.bench.quality.card import card_file
 from headrace.bench.quality.gate import QualityGate, gate, gate_kv
+from headrace.bench.quality.own_text import TextOrder, own_text
 from headrace.bench.quality.report import QualityReport
 from headrace.cli.terminal import note, print_table, progress_bar, status
+from headrace.config.settings import Settings
 from headrace.errors import UsageError
 from headrace.loading.model_record import read_record, record_file, write_record
+from headrace.loading.options import engine_options
+from headrace.ops.value import Ints
 
+CALIBRATION_SEED = 1_000_003
+"""Not that of the measurement: a model is not measured on the text that it was calibrated on."""
+_FEW_TOKENS = 32
 _OF_MODELS = (".json", ".jinja", ".txt", ".md", ".model", ".safetensors", ".png")
 
 
@@ -42,7 +50,9 @@ def check_out(out: Path, *sources: Path, force: bool) -> None:
     if out.is_dir() and any(out.iterdir()):
         is_ours = (out / "config.json").is_file() and record_file(out).is_file()
         written = read_record(out).files if is_ours else ()
-        foreign = next((file for file in sorted(out.rglob("*")) if not _is_of_model(file, out, written)), None)
+        foreign = next(
+            (file for file in sorted(out.rglob("*")) if not _is_of_model(file, out, written)), None
+        )
         if not is_ours or foreign is not None:
             what = "it has no headrace.json" if foreign is None else f"{foreign.relative_to(out)} is in it"
             raise UsageError(
@@ -136,6 +146,23 @@ def _remove(*paths: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
+
+
+def calibration_windows(
+    source: str, settings: Settings, text: str | None, *, windows: int, length: int
+) -> Ints:
+    """Tokens of the calibration text [N, L]; without one, of what the model writes itself."""
+    order = TextOrder(windows=windows, length=length, continued=0, text=text, seed=CALIBRATION_SEED)
+    with status() as show:
+        options = replace(engine_options(settings), quantization="keep")
+        tokens = own_text(source, options, order, show).windows.tokens
+    different = len(np.unique(tokens))
+    if text is not None and different < min(_FEW_TOKENS, tokens.size // 32):
+        note(
+            f"warning: the calibration text has only {different} different tokens among {tokens.size:,}: the"
+            " result may lose more than without a text; take one like the model's later traffic"
+        )
+    return tokens
 
 
 def measured(written: Path, out: Path, made: Mapping[str, str], order: QualityGate) -> QualityReport | None:

@@ -14,12 +14,19 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from headrace.bench.quality.gate import QualityGate
-from headrace.bench.quality.own_text import TextOrder, own_text
-from headrace.cli.compression import MaxKl, MeasureText, check_out, measured, print_quality, staged
+from headrace.cli.compression import (
+    MaxKl,
+    MeasureText,
+    calibration_windows,
+    check_out,
+    measured,
+    print_quality,
+    staged,
+)
 from headrace.cli.distil import EXTRA, LIBRARIES, trained
 from headrace.cli.fetching import fetch
 from headrace.cli.flags import takes_settings
-from headrace.cli.terminal import JsonFlag, note, print_json, print_table, progress_bar, size, status
+from headrace.cli.terminal import JsonFlag, note, print_json, print_table, progress_bar, size
 from headrace.cli.text_input import read_text
 from headrace.compress.own_order import in_own_order
 from headrace.compress.pruning.prune import (
@@ -30,6 +37,7 @@ from headrace.compress.pruning.prune import (
     float_type,
     pruned,
 )
+from headrace.compress.pruning.sparsity import METHODS
 from headrace.config.extras import extra_module, require
 from headrace.config.settings import Settings
 from headrace.errors import UsageError
@@ -37,7 +45,6 @@ from headrace.loading.export import Export
 from headrace.loading.loader import usable_cores
 from headrace.loading.options import engine_options
 from headrace.loading.text_assets import served_name
-from headrace.ops.value import Ints
 from headrace.weights.checkpoint import open_checkpoint
 from headrace.weights.hub.resolver import resolve
 from headrace.weights.safetensors.reader import READABLE
@@ -69,8 +76,6 @@ Examples:
 """
 BUILTIN = "builtin"
 WINDOW_TOKENS = 256
-CALIBRATION_SEED = 1_000_003
-"""Not that of the measurement."""
 
 
 @takes_settings("threads", "offline")
@@ -87,7 +92,9 @@ def command(
     pattern: Annotated[
         str | None, typer.Option(metavar="N:M", help="Keep N of each M inputs of a row, such as 2:4.")
     ] = None,
-    method: Annotated[str, typer.Option(help="Of --sparsity: sparsegpt or wanda.")] = "sparsegpt",
+    method: Annotated[
+        str | None, typer.Option(help="Of --sparsity: sparsegpt or wanda [default: sparsegpt].")
+    ] = None,
     format: Annotated[
         str, typer.Option(help="Of --sparsity: dense, sparse-bitmask, or sparse-24-bitmask with 2:4.")
     ] = DENSE,
@@ -98,7 +105,9 @@ def command(
     heal: Annotated[
         Path | None, typer.Option(help="Train the result on this text, with IN as the teacher (extra train).")
     ] = None,
-    hours: Annotated[float, typer.Option(min=0.001, max=10000, help="How long to heal.")] = 1.0,
+    hours: Annotated[
+        float | None, typer.Option(min=0.001, max=10000, help="How long to heal [default: 1].")
+    ] = None,
     max_kl: MaxKl = None,
     measure_text: MeasureText = None,
     force: Annotated[bool, typer.Option("--force", help="Replace OUT if headrace made it.")] = False,
@@ -118,10 +127,14 @@ def command(
         experts=experts,
         sparsity=sparsity,
         pattern=pattern,
-        method=method,
+        method=method or METHODS[0],
         format=format,
     )
     order.check()
+    if method is not None and sparsity is None:
+        raise UsageError("--method is one of zeros: give --sparsity too", param="method")
+    if hours is not None and heal is None:
+        raise UsageError("--hours is how long to heal: give --heal too", param="hours")
     if heal is not None and format != DENSE:
         raise UsageError(f"--heal fills zeros: leave --format {format} out", param="format")
     gate = QualityGate(
@@ -139,7 +152,9 @@ def command(
     path = resolve(source, offline=settings.offline)
     check_out(out, path, force=force)
     work = out.with_name(f".{out.name}.distil")
-    order = replace(order, windows=_windows(source, settings, text, windows))
+    order = replace(
+        order, windows=calibration_windows(source, settings, text, windows=windows, length=WINDOW_TOKENS)
+    )
     with staged(out) as staging:
         report = _write(source, path, staging, order, settings)
         made = _made(source, path, report, order) | {
@@ -147,7 +162,7 @@ def command(
         }
         healed = None
         if lessons is not None and heal is not None:
-            healed = _heal(source, staging, lessons, hours, settings, work)
+            healed = _heal(source, staging, lessons, hours or 1.0, settings, work)
             made |= {"healed on": heal.name, "steps of healing": f"{healed.steps:,}"}
         quality = measured(staging, out, made, gate)
     shutil.rmtree(work, ignore_errors=True)
@@ -211,13 +226,6 @@ def _heal(source: str, staging: Path, text: str, hours: float, settings: Setting
     finally:
         shutil.rmtree(healed, ignore_errors=True)
     return report
-
-
-def _windows(source: str, settings: Settings, text: str | None, most: int) -> Ints:
-    order = TextOrder(windows=most, length=WINDOW_TOKENS, continued=0, text=text, seed=CALIBRATION_SEED)
-    with status() as show:
-        options = replace(engine_options(settings), quantization="keep")
-        return own_text(source, options, order, show).windows.tokens
 
 
 def _made(source: str, path: Path, report: PruneReport, order: PruneOrder) -> dict[str, str]:

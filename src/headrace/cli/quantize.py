@@ -14,10 +14,10 @@ from msgspec.structs import asdict, replace
 
 from headrace.bench.quality.gate import QualityGate
 from headrace.bench.quality.kv_calibration import calibrate_kv
-from headrace.bench.quality.own_text import TextOrder, own_text
 from headrace.cli.compression import (
     MaxKl,
     MeasureText,
+    calibration_windows,
     check_out,
     measured,
     measured_kv,
@@ -26,7 +26,7 @@ from headrace.cli.compression import (
 )
 from headrace.cli.fetching import fetch
 from headrace.cli.flags import takes_settings
-from headrace.cli.terminal import JsonFlag, note, print_json, print_table, progress_bar, size, status
+from headrace.cli.terminal import JsonFlag, note, print_json, print_table, progress_bar, size
 from headrace.cli.text_input import read_text
 from headrace.compress.allocation import MatrixCandidate, choose, losses_of, mean_bits
 from headrace.compress.awq import awq
@@ -82,9 +82,7 @@ Examples:
   headrace quantize mini mini-q4.gguf --quantization q4_0 --max-kl 0.02
 """
 METHODS = ("rtn", "gptq", "awq")
-WINDOW_TOKENS = 512
-CALIBRATION_SEED = 1_000_003
-"""Not that of `bench quality`: a model is not measured on the text that it was calibrated on."""
+WINDOWS, WINDOW_TOKENS = 32, 512
 CALIBRATED_TYPES = ("int4", "w4a16", "q4_0", "q4_k", "q5_k")
 
 
@@ -113,7 +111,9 @@ def command(
         float | None,
         typer.Option(help="Mean bits of a weight: more for matrices that lose most, as measured (GGUF)."),
     ] = None,
-    windows: Annotated[int, typer.Option(min=1, max=4096, help="Windows of 512 tokens to read.")] = 32,
+    windows: Annotated[
+        int | None, typer.Option(min=1, max=4096, help="Windows of 512 tokens to read [default: 32].")
+    ] = None,
     max_kl: MaxKl = None,
     measure_text: MeasureText = None,
     kv_bits: Annotated[
@@ -153,9 +153,15 @@ def command(
     fetch(source, settings)
     path = resolve(source, offline=settings.offline)
     check_out(out, path, force=force)
+    _check_imatrix_out(save_imatrix, force=force)
     wants_kv = kv_balance or kv_bits is not None
     wants_text = is_calibrated or wants_kv or bits is not None
-    read = _windows(source, settings, text, windows) if wants_text else None
+    if windows is not None and not wants_text:
+        note("warning: --windows has no effect: plain rounding reads no text")
+    read = None
+    if wants_text:
+        most = windows or WINDOWS
+        read = calibration_windows(source, settings, text, windows=most, length=WINDOW_TOKENS)
     tokens, kv = read if is_calibrated else None, read if wants_kv else None
     work = out.with_name(f".{out.name}.calibration")
     made = {
@@ -237,15 +243,6 @@ def _method(method: str | None, calibrate: Path | None, type: str) -> str:
     return method or "gptq"
 
 
-def _windows(source: str, settings: Settings, text: str | None, most: int) -> Ints:
-    """Tokens of the calibration text [N, L]; without one, of what the model writes itself."""
-    order = TextOrder(windows=most, length=WINDOW_TOKENS, continued=0, text=text, seed=CALIBRATION_SEED)
-    with status() as show:
-        return own_text(
-            source, replace(engine_options(settings), quantization="keep"), order, show
-        ).windows.tokens
-
-
 def _check_extras(
     imatrix: Path | None, save: Path | None, bits: float | None, *, is_gguf: bool, is_calibrated: bool
 ) -> None:
@@ -261,6 +258,20 @@ def _check_extras(
         )
     if bits is not None and not is_gguf:
         raise UsageError("--bits mixes types of GGUF: let OUT end in .gguf", param="bits")
+
+
+def _check_imatrix_out(file: Path | None, *, force: bool) -> None:
+    """Before anything is calibrated for it."""
+    if file is None:
+        return
+    file = file.expanduser()
+    if not file.parent.is_dir():
+        raise UsageError(f"there is no folder {file.parent}: make it first", param="save_imatrix")
+    if file.exists() and not (force and file.is_file() and file.suffix == ".gguf"):
+        raise UsageError(
+            f"{file} already exists: choose another name, or replace a .gguf file with --force",
+            param="save_imatrix",
+        )
 
 
 def _mixed(export: Export, tokens: Ints, bits: float) -> Export:

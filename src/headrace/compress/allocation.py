@@ -17,6 +17,8 @@ from headrace.weights.tensor_output import TensorOutput
 
 FINER = ("Q6_K", "Q8_0")
 """Of which a matrix may get one instead of its own type."""
+MOST_BITS = 16
+"""Those of rows that fit no type."""
 
 
 class MatrixCandidate(Struct, frozen=True):
@@ -51,11 +53,17 @@ def choose(
     candidates: Mapping[str, MatrixCandidate], budget_bits: float, least_bits: float, count: int
 ) -> dict[str, str]:
     """The types of matrices that get more bits: whatever saves most loss per bit first, while `count` numbers
-    have `budget_bits` in the mean. UsageError where they have more already (`least_bits`)."""
+    have `budget_bits` in the mean. UsageError where they have more already (`least_bits`), or where no type
+    has as many."""
     if not least_bits <= budget_bits < np.inf:
         raise UsageError(
             f"--bits {budget_bits:g} is less than the {least_bits:.2f} that this type takes, token table and"
             f" output included: use --bits {least_bits + 0.2:.1f} or more",
+            param="bits",
+        )
+    if budget_bits > MOST_BITS:
+        raise UsageError(
+            f"--bits {budget_bits:g} is more than {MOST_BITS}, which no type has: --to q8_0 has about 8.5",
             param="bits",
         )
     chosen: dict[str, str] = {}

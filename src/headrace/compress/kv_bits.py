@@ -12,12 +12,18 @@ _FROM_3_BITS: tuple[LayerType, ...] = ("int3", "k3v4", "k4v3", *_FROM_4_BITS)
 
 
 def choices_for(budget: float) -> tuple[LayerType, ...]:
-    """The types of layers within a mean of `budget` bits, the smallest first; UsageError for too few bits.
+    """The types of layers within a mean of `budget` bits, the smallest first; UsageError for too few or many.
     With 3 bits a layer loses several times what it loses with 4, so they are for budgets below 4."""
     least = mean_bits((_FROM_3_BITS[0],))
     if not budget >= least:
         raise UsageError(
             f"--kv-bits {budget:g} is less than {least:g}: keys and values have 3, 4 or 8 bits",
+            param="kv_bits",
+        )
+    most = mean_bits((_FROM_4_BITS[-1],))
+    if budget > most:
+        raise UsageError(
+            f"--kv-bits {budget:g} is more than the {most:g} of int8: use --kv-cache-dtype int8, or bf16",
             param="kv_bits",
         )
     return _FROM_4_BITS if budget >= mean_bits((_FROM_4_BITS[0],)) else _FROM_3_BITS

@@ -71,8 +71,8 @@ class MeasuredForm(Struct, frozen=True, kw_only=True):
 
 class ModelRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`quality` are the forms that were measured; `made` says how the files came about; `weight_bytes` are
-    those of the files that the record is about: a record of other files counts for nothing. `files` are all that
-    Headrace wrote into the folder, by their paths within it."""
+    those of the files that the record is about: a record of other files counts for nothing. `files` are all
+    that Headrace wrote into the folder, by their paths within it."""
 
     version: int = 1
     weight_bytes: int = 0
