@@ -78,7 +78,7 @@ def ask(server: Running, text: str, system: str = "Sort the question.", **more: 
 
 def settled(store: ExampleStore, count: int) -> list[dict[str, Any]]:
     """What is kept, as soon as it is so much."""
-    for _ in range(400):
+    for _ in range(6000):
         if len(found := store.export()) >= count:
             return found
         time.sleep(0.01)

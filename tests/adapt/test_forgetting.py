@@ -105,7 +105,7 @@ def test_a_server_sweeps_also_without_traffic(tmp_path: Path) -> None:
         fill(ExampleStore(database), 5)
     embed = load_model("embed", EngineOptions(threads=1))
     with learning_server(tmp_path, str, embed, retention="10m") as (_, _, store):
-        for _ in range(600):
+        for _ in range(3000):
             if not store.export():
                 break
             time.sleep(0.02)

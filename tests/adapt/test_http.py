@@ -124,6 +124,25 @@ def test_without_keys_only_this_machine_is_answered(client: Any, is_here: Any) -
     assert _is_of_this_machine(Request({"type": "http", "headers": [], "client": client})) is is_here
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "is_here"),
+    [
+        ("host", "localhost:8080", True),
+        ("host", "[::1]:8080", True),
+        ("host", "evil.example:8080", False),
+        ("host", "[", False),
+        ("x-forwarded-for", "203.0.113.5", False),
+        ("x-real-ip", "127.0.0.1", False),
+        ("via", "1.1 proxy", False),
+    ],
+)
+def test_neither_pages_nor_proxies_of_this_machine_are_answered(name: str, value: str, is_here: bool) -> None:
+    """Whose requests come from here, too: by a name of their own for this machine, or for others."""
+    headers = [(name.encode(), value.encode())]
+    scope = {"type": "http", "headers": headers, "client": ("127.0.0.1", 5)}
+    assert _is_of_this_machine(Request(scope)) is is_here
+
+
 def test_without_the_table_it_says_how() -> None:
     with server_of(FakeModel()) as server:
         reply = server.http().get("/v1/adapt/status")

@@ -73,7 +73,7 @@ def audited(store: Path) -> int:
 
 def until(ask: Callable[[], Any], is_so: Callable[[Any], bool]) -> Any:
     """What is found as soon as it is so."""
-    for _ in range(600):
+    for _ in range(2400):
         if is_so(found := ask()):
             return found
         time.sleep(0.05)
@@ -105,7 +105,7 @@ def test_a_student_answers_before_a_model_that_is_served_as_it_is(
         trained = http.post("/v1/adapt/train", json={"task": task})
         assert trained.status_code == 200, trained.text
         assert http.post("/v1/adapt/shadow", json={"task": task}).status_code == 200
-        for _ in range(10):
+        for _ in range(60):
             if Registry(database).students("ready"):
                 break
             send(20)

@@ -72,7 +72,7 @@ def store(tmp_path: Path) -> Iterator[ExampleStore]:
 
 
 def until(happened: Callable[[], Any]) -> Any:
-    for _ in range(1200):
+    for _ in range(6000):
         if found := happened():
             return found
         time.sleep(0.05)

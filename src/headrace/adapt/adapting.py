@@ -41,6 +41,7 @@ from headrace.storage.keys import KeyLimits
 LOG = logging.getLogger("headrace.adapt")
 LOOK_S = 0.5
 """After which promotions are read again: a person may have rolled one back, or a gate may have closed."""
+CLOSING_S = 5.0
 SHADOWED = 32
 """Examples of a task after which its student is judged, if it is not before."""
 
@@ -68,6 +69,9 @@ class Adapting:
         self._swept_s = -math.inf
         self._unseen: Counter[str] = Counter()
         self._watching: asyncio.Task[None] | None = None
+        self._syncing: asyncio.Task[None] | None = None
+        self._due: set[str] = set()
+        self._judging: asyncio.Task[None] | None = None
         self.served_name: Callable[[str | None], str | None] = lambda name: None
         """The own name of a model of this machine, of any name that a request has for it."""
 
@@ -120,8 +124,10 @@ class Adapting:
         except HeadraceError as error:
             LOG.warning("students could not be read, they stay as they were: %s", error.message)
             return
-        await self.actions.adapters.sync(writing)
         self._shadowed, self._promotions.known = shadowed, promoted
+        # Beside it: what is rolled back must not wait for what is loaded.
+        if self._syncing is None or self._syncing.done():
+            self._syncing = asyncio.ensure_future(self.actions.adapters.sync(writing))
 
     def _read(self) -> tuple[set[str], dict[str, Promotion], list[StudentRow]]:
         """The tasks whose students are judged, promoted students, and those of both that write. One whose
@@ -157,16 +163,29 @@ class Adapting:
             note_live_traffic(self.database)
 
     async def _stored(self, print_: Fingerprint, example: Example) -> None:
-        """Judge the student of a task by its latest examples, when nothing else waits to be stored."""
+        """Have the student of a task judged by its latest examples, when nothing else waits to be stored."""
         await self._start()
         task = print_.id
         self._unseen[task] += 1
         if task not in self._shadowed or (self.collector.is_busy and self._unseen[task] < SHADOWED):
             return
         del self._unseen[task]
-        await self._embed(task)
+        self._due.add(task)
+        if self._judging is None or self._judging.done():
+            self._judging = asyncio.ensure_future(self._judge_due())
+
+    async def _judge_due(self) -> None:
+        """Beside what is collected, which must not wait: students are asked when nothing else is computed."""
         self.actions.loop = asyncio.get_running_loop()
-        await asyncio.to_thread(self._judge, task)
+        while self._due:
+            task = self._due.pop()
+            try:
+                await self._embed(task)
+                await asyncio.to_thread(self._judge, task)
+            except HeadraceError as error:
+                LOG.warning("the student of task %s was not judged: %s", task, error.message)
+            except Exception:
+                LOG.exception("the student of task %s was not judged", task)
 
     async def _embed(self, task: str) -> None:
         """Give new examples of a task their vectors, when nothing else is computed."""
@@ -232,8 +251,11 @@ class Adapting:
     async def close(self) -> None:
         """Store what waits, and close the file."""
         await self.collector.close()
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.gather(self._watching, return_exceptions=True)
+        if self._judging is not None:
+            await asyncio.wait([self._judging], timeout=CLOSING_S)
+        running = [one for one in (self._watching, self._judging, self._syncing) if one is not None]
+        for one in running:
+            one.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
         self.actions.close()
         await asyncio.to_thread(self.database.close)

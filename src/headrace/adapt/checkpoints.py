@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import msgspec
 import numpy as np
@@ -12,6 +13,7 @@ from msgspec import Struct
 
 from headrace.adapt.ladder import Progress, RungResult, Split, TaskExample, data_digest
 from headrace.config.adapt_settings import AdaptSettings
+from headrace.errors import StoreBusy
 from headrace.storage.database import Database
 from headrace.tasks.few_shot import FitState
 
@@ -102,9 +104,19 @@ def has_traffic(database: Database) -> bool:
 
 def note_stage(database: Database, task: str, stage: str) -> None:
     """How far a training is by now."""
-    database.execute(
-        "UPDATE trainings SET stage = ?, updated_s = ? WHERE task = ?", (stage, time.time(), task)
-    )
+    with suppress(StoreBusy):  # such as while the file is written anew
+        database.execute(
+            "UPDATE trainings SET stage = ?, updated_s = ? WHERE task = ?", (stage, time.time(), task)
+        )
+
+
+def goes_on(database: Database, task: str, student: str) -> bool:
+    """Whether the training of a student has not been deleted; it is noted that it is under way."""
+    try:
+        sql = "UPDATE trainings SET updated_s = ? WHERE task = ? AND student = ?"
+        return database.execute(sql, (time.time(), task, student)) > 0
+    except StoreBusy:  # such as while the file is written anew
+        return True
 
 
 class Checkpoints(Progress):

@@ -279,20 +279,26 @@ class ExampleStore:
                 touched |= {str(task) for (task,) in connection.execute("SELECT id FROM tasks")}
                 connection.execute("DELETE FROM dropped")
             students = _retired(connection, touched)
+            if key_name is not None:
+                connection.execute("DELETE FROM evidence WHERE key_name = ?", (key_name,))
         self.rewrite(always=True)
         return Forgotten(gone, students)
 
 
 def _taught_by(connection: Connection, key_name: str) -> set[str]:
     """Tasks with a student that has learned from a key, or whose examples it has corrected: also where its
-    own examples are gone by now."""
+    own examples are gone by now; and tasks of its own without any example."""
     rows = connection.execute("SELECT task, card FROM students").fetchall()
     found = {str(task) for task, card in rows if key_name in msgspec.msgpack.decode(card)["keys"]}
     rows = connection.execute(
         "SELECT DISTINCT one.task FROM feedback said JOIN examples one ON one.id = said.example "
         "WHERE said.key_name = ?",
         (key_name,),
-    )
+    ).fetchall()
+    rows += connection.execute(
+        "SELECT id FROM tasks WHERE key_group = ? AND id NOT IN (SELECT task FROM examples)",
+        (f"key {key_name}",),
+    ).fetchall()
     return found | {str(task) for (task,) in rows}
 
 

@@ -7,6 +7,7 @@ canaries is searched for as well: texts that people have put into traffic to see
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Sequence
 
@@ -29,6 +30,17 @@ class Canary(Struct, frozen=True):
 
     question: str
     answer: str
+
+
+def unasked(known: Sequence[str], asked: Sequence[str]) -> int:
+    """How many canaries of the settings were none when a student was made."""
+    return len(set(digests(known)) - set(asked))
+
+
+def digests(known: Sequence[str]) -> list[str]:
+    """By which canaries of the settings are known, which are secrets."""
+    texts = {same_question(one) for one in known if one.strip()}
+    return sorted(hashlib.sha256(one.encode()).hexdigest()[:16] for one in texts)
 
 
 class Exposure(Struct, frozen=True, kw_only=True):

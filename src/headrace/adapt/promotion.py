@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from headrace.adapt.examples import ExampleStore
-from headrace.adapt.exposure import exposure_of
+from headrace.adapt.exposure import exposure_of, unasked
 from headrace.adapt.ladder import STUDENT, certified
 from headrace.adapt.registry import Registry, StudentRow, person
 from headrace.adapt.shadow import monthly_usd, worse_keys, worse_slices
@@ -121,7 +121,9 @@ def promote(
 def _exposed(student: StudentRow, canaries: Sequence[str]) -> list[str]:
     """What it gives away; one that writes was asked when it was made."""
     if student.model.writes:
-        return student.card.exposed
+        count = unasked(canaries, student.card.canaries)
+        later = f"{count:,} canaries of the settings came after it was made, train it again"
+        return [*student.card.exposed, *([later] if count else [])]
     return exposure_of(student.model, student.id, canaries).problems
 
 

@@ -24,7 +24,7 @@ STATES: Final[tuple[State, ...]] = get_args(State)
 class Card(Struct, frozen=True, kw_only=True):
     """What a student was made of. `rungs` has of each kind that was tried the part of later examples that it
     may answer, and of what it said the part that was right; `skipped` why others were not; `exposed` what it
-    gives away of its lessons."""
+    gives away of its lessons, `canaries` digests of those of the settings that were searched for."""
 
     rung: str
     encoder: str
@@ -44,6 +44,7 @@ class Card(Struct, frozen=True, kw_only=True):
     share: float
     rungs: dict[str, tuple[float, float]]
     exposed: list[str] = []
+    canaries: list[str] = []
     skipped: dict[str, str] = {}
 
 

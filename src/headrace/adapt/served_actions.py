@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -31,6 +32,7 @@ from headrace.adapt.training_process import TrainingProcess
 from headrace.chat.messages import Message
 from headrace.config.adapt_settings import AdaptSettings
 from headrace.engine.turns import BATCH_PRIORITY
+from headrace.errors import HeadraceError, InvalidRequest, StoreBusy
 from headrace.gateway.gate import GateStore
 from headrace.gateway.routes import Route
 from headrace.inference.accounts import Account
@@ -43,7 +45,8 @@ TOLD_S = 0.4
 
 
 class ServedActions:
-    """Lives on the event loop; `close` it there. One action that computes runs at a time."""
+    """Lives on the event loop; `close` it there. One action that computes runs at a time, one training beside
+    them."""
 
     def __init__(
         self,
@@ -62,7 +65,7 @@ class ServedActions:
         """Of actions that compute, which are no such requests."""
         self._store, self._settings, self._gates, self._runner = store, settings, gates, runner
         self._threads = ThreadPoolExecutor(3, thread_name_prefix="headrace-adapt")
-        self._computing, self._closed = asyncio.Lock(), False
+        self._computing, self._training, self._closed = asyncio.Lock(), asyncio.Lock(), False
         self._sweeps = 0
         self.adapters = ServedAdapters(file)
         self.weights_of: Callable[[str], Path] | None = None
@@ -78,15 +81,20 @@ class ServedActions:
         def embed(texts: Sequence[str]) -> Floats:
             return asyncio.run_coroutine_threadsafe(self._vectors(texts), loop).result()
 
+        return await self._alone(self._computing, lambda: work(embed))
+
+    async def _alone(self, turn: asyncio.Lock, work: Callable[[], T]) -> T:
+        """Run it in a thread when it is its turn."""
+
         def over(done: asyncio.Future[T]) -> None:
-            self._computing.release()
+            turn.release()
             if not done.cancelled():
                 done.exception()  # of a client that left nobody asks for it
 
         self.open_calls += 1
         try:
-            await self._computing.acquire()
-            running = loop.run_in_executor(self._threads, lambda: work(embed))
+            await turn.acquire()
+            running = asyncio.get_running_loop().run_in_executor(self._threads, work)
             running.add_done_callback(over)  # a thread goes on when its client leaves
             return await asyncio.shield(running)
         finally:
@@ -145,37 +153,56 @@ class ServedActions:
 
     async def train(self, task: str) -> Struct:
         """See `headrace adapt train`."""
-        store, settings, weights = self._store, self._settings, None
+        store, settings, weights, unfit = self._store, self._settings, None, ""
         base, weights_of = settings.base, self.weights_of
         if base is not None and weights_of is not None:
-            weights = await self._run(lambda: weights_of(base))
+            try:
+                weights = await self._run(lambda: weights_of(base))
+            except HeadraceError as error:  # students that choose need none
+                unfit = error.message
 
-        def trained(embed: Embed) -> Struct:
+        def in_memory(embed: Embed) -> Struct:  # which no other process can read
+            wanted = store.task(task).id
+            name, card = train(store, wanted, settings, embed, unfit=unfit)
+            return actions.Trained(student=name, task=wanted, card=card)
+
+        def embedded_task(embed: Embed) -> str:
             wanted = store.task(task).id
             embed_examples(store.database, settings.encoder, embed, task=wanted)
-            if self._file is None:  # in memory: nobody else can read it
-                name, card = train(store, wanted, settings, embed)
-            else:
-                self._process = TrainingProcess(self._file, wanted, settings, weights)
-                if self._closed:
-                    self._process.stop()
-                try:
-                    name, card = self._process.result()
-                finally:
-                    self._process = None
+            return wanted
+
+        def trained(file: Path, wanted: str) -> Struct:
+            self._process = TrainingProcess(file, wanted, settings, weights, unfit)
+            if self._closed:
+                self._process.stop()
+            try:
+                name, card = self._process.result()
+            finally:
+                self._process = None
             return actions.Trained(student=name, task=wanted, card=card)
 
         watching = asyncio.ensure_future(self._tell_of_traffic())
         try:
-            return await self._compute(trained)
+            if (file := self._file) is None:
+                return await self._compute(in_memory)
+            self._check_no_training()
+            wanted = await self._compute(embedded_task)
+            self._check_no_training()
+            # Beside other actions, which must not wait for hours.
+            return await self._alone(self._training, lambda: trained(file, wanted))
         finally:
             watching.cancel()
+
+    def _check_no_training(self) -> None:
+        if self._training.locked():
+            raise InvalidRequest("another training runs: wait for its end", param="task")
 
     async def _tell_of_traffic(self) -> None:
         """While a training runs, here or of a command: requests of clients go first."""
         while True:
             if self.is_busy():
-                await self._run(lambda: note_live_traffic(self._store.database))
+                with suppress(StoreBusy):  # such as while the file is written anew
+                    await self._run(lambda: note_live_traffic(self._store.database))
             await asyncio.sleep(TOLD_S)
 
     async def shadow(self, task: str, who: str) -> Struct:

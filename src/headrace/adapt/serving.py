@@ -21,8 +21,9 @@ from headrace.adapt.kmeans import Floats
 from headrace.adapt.ladder import CASCADE, STUDENT, gate_name
 from headrace.adapt.registry import StudentRow
 from headrace.adapt.rungs.names import adapter_name, is_of_student
-from headrace.adapt.students import LEAST_SCORE, Student
+from headrace.adapt.students import LEAST_SCORE, MAX_TOKENS, Student
 from headrace.adapt.tasks import unit
+from headrace.adapt.traffic import is_answered_whole
 from headrace.chat.messages import Message
 from headrace.chat.tool_formats.events import Text
 from headrace.config.adapt_settings import AdaptSettings
@@ -149,7 +150,8 @@ class Promotions:
 def _wants_text(request: GenerationRequest) -> bool:
     """Whether an answer is text and nothing besides, as those of students are."""
     may_call = isinstance(request, ChatRequest) and request.tools is not None
-    return not may_call and request.sampling.get("logprobs") is None
+    wants_more = any(request.sampling.get(name) is not None for name in ("logprobs", "prompt_logprobs"))
+    return is_answered_whole(request) and not (may_call or wants_more or request.show_prompt)
 
 
 def _as_chat(request: GenerationRequest) -> ChatRequest:
@@ -159,6 +161,11 @@ def _as_chat(request: GenerationRequest) -> ChatRequest:
     assert isinstance(request, CompletionRequest)
     shared = {name: getattr(request, name) for name in GenerationRequest.__struct_fields__}
     return ChatRequest(**shared, messages=(Message("user", str(request.prompts[0])),))
+
+
+def _prompt_text(request: GenerationRequest) -> str:
+    """Of a completion its prompt, which may be repeated before the answer."""
+    return str(request.prompts[0]) if isinstance(request, CompletionRequest) else ""
 
 
 def place_of(call: CallContext) -> float:
@@ -198,7 +205,11 @@ class StudentHandler:
             _as_chat(asked.redacted),
             id=request.id,
             model=adapted_name(row.model.base, adapter_name(row.id)),
-            sampling={**request.sampling, "temperature": 0.0},
+            sampling={
+                **request.sampling,
+                "temperature": 0.0,
+                "max_tokens": min(request.sampling.get("max_tokens") or MAX_TOKENS, MAX_TOKENS),
+            },
         )
         text = ""
         async with aclosing(self._inner.handle(own, call)) as batches:
@@ -206,7 +217,10 @@ class StudentHandler:
                 kept: Batch = []
                 for event in batch:
                     if isinstance(event, Prepared):
-                        event = replace(event, model=request.model or "", fingerprint=row.card.weights)
+                        prompts = tuple(replace(one, text=_prompt_text(request)) for one in event.prompts)
+                        event = replace(
+                            event, model=request.model or "", prompts=prompts, fingerprint=row.card.weights
+                        )
                     elif isinstance(event, OutputDelta | OutputFinished):
                         text += "".join(one.text for one in event.parts if isinstance(one, Text))
                     kept.append(event)
@@ -221,7 +235,7 @@ class StudentHandler:
     ) -> AsyncGenerator[Batch]:
         start_s, weights = time.monotonic(), asked.promotion.row.card.weights  # as they were certified
         tokens = prompt_tokens(request)
-        prompt = PreparedPrompt((), "", estimated_tokens=tokens)
+        prompt = PreparedPrompt((), _prompt_text(request), estimated_tokens=tokens)
         yield [Prepared(model=request.model or "", prompts=(prompt,), fingerprint=weights)]
         yield [Started()]
         vectors = await embedded(self._promotions.runner, asked.promotion.row.encoder, [asked.question], call)

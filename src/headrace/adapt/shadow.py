@@ -53,6 +53,8 @@ class Prospect(Struct, frozen=True, kw_only=True):
             f"traffic; quality differs by {self.difference:+.1%}, more than {self.lower:+.1%} at 95 % "
             f"({self.examples:,} examples)"
         )
+        if self.rung == "lora":
+            text += "; the time that it takes on this machine is not counted"
         if self.slices:
             text += f"; much worse in the groups {', '.join(map(str, self.slices))}"
         return text
@@ -172,7 +174,7 @@ def prospects(store: ExampleStore) -> list[Prospect]:
         found.append(
             Prospect(
                 task=task.id,
-                name=task.name or task.template[:40],
+                name="".join(c if c.isprintable() else "?" for c in task.name or task.template[:40]),
                 student=student.id,
                 state=student.state,
                 rung=student.card.rung,
@@ -192,7 +194,9 @@ def monthly_usd(store: ExampleStore, task: str) -> float:
     """What the incumbent costs or would cost a month at the rate of requests that was seen: the mean price of
     what it has answered, for all of them."""
     rows = store.database.query(
-        "SELECT count(*), min(at_s), max(at_s), avg(nano_usd) FROM examples WHERE task = ?", (task,)
+        "SELECT count(*), min(at_s), max(at_s), avg(CASE WHEN target NOT LIKE 'adapt/%' THEN nano_usd END) "
+        "FROM examples WHERE task = ?",
+        (task,),
     )
     [(count, first_s, last_s, mean)] = rows
     if not count or mean is None:

@@ -20,6 +20,8 @@ from headrace.tasks.few_shot import FitState, LogisticRegression, Watch, fit
 Rung = Literal["exact", "nearest", "head", "lora"]
 RUNGS: tuple[Rung, ...] = ("exact", "nearest", "head")
 """Those that choose an answer; one that writes is tried after them (`rungs.lora`)."""
+MAX_TOKENS = 2048
+"""Of what a student writes; what is longer the large model writes."""
 LEAST_SCORE = math.log(1e-6)
 """The natural logarithm of a score of an answer that is none."""
 

@@ -21,6 +21,14 @@ TARGET = "x-headrace-target"
 OUTCOMES = {"stop": "ok", "tool_calls": "ok", "length": "length"}
 
 
+def is_answered_whole(request: InferenceRequest) -> bool:
+    """Whether the answer is to a question, not the rest of one that was begun, nor what fills a gap: these
+    would be learned, and given, as whole answers to the same question."""
+    if isinstance(request, ChatRequest):
+        return request.add_generation_prompt and not request.continue_final_message and not request.context
+    return isinstance(request, CompletionRequest) and request.suffix is None
+
+
 class TrafficHandler:
     """See `Handler`. Lives on one event loop."""
 
@@ -49,7 +57,7 @@ class TrafficHandler:
         else:
             prompts = request.prompts if isinstance(request, CompletionRequest) else ()
             is_text = len(prompts) == 1 and isinstance(prompts[0], str)
-        if not is_text:
+        if not is_text or not is_answered_whole(request):
             return False
         assert isinstance(request, GenerationRequest)
         return choices_of(request) == 1 and request.scaling is None and self._draw() < self._settings.sample

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,12 +14,13 @@ from headrace.adapt.checkpoints import (
     Checkpoints,
     StaleTraining,
     drop_training,
+    goes_on,
     has_traffic,
     kept_training,
     note_stage,
 )
 from headrace.adapt.examples import ExampleStore
-from headrace.adapt.exposure import exposure_of, planted
+from headrace.adapt.exposure import digests, exposure_of, planted
 from headrace.adapt.fine_tuning.order import AdapterNote
 from headrace.adapt.ladder import (
     LAST_ID,
@@ -44,6 +47,8 @@ from headrace.gateway.gate import Pair
 
 AS_MUCH = 0.02
 """Of the traffic: so much more a dearer rung must answer to be chosen."""
+LOOK_S = 2.0
+"""Between two looks whether a training was deleted meanwhile."""
 
 
 Opened = Callable[[list[TaskExample], Split], Progress]
@@ -114,16 +119,17 @@ def train(
     shown: Callable[[str], None] = lambda text: None,
     wait: Callable[[], None] = lambda: None,
     weights: Path | None = None,
+    unfit: str = "",
 ) -> tuple[str, Card]:
     """Make the best student of a task, and keep it. InvalidRequest where none can be certified.
 
     A training that was interrupted goes on from its last checkpoint, on the examples that it began with; the
     student is the same to the bit. `wait` is called in every step, and may take its time. `weights` is the
-    folder of `settings.base`."""
+    folder of `settings.base`; `unfit` says why there is none."""
     shown("trying the ladder")
     kept = kept_training(store.database, task)
     name, until = (new_student(), LAST_ID) if kept is None else (kept.student, kept.last_example)
-    skipped = why_not(settings.base)
+    skipped = why_not(settings.base) or unfit
     if not skipped and (weights is None or store.database.path is None):
         skipped = "its adapter needs a store in a file, and a base of this machine"
 
@@ -140,7 +146,7 @@ def train(
             lora = _lora(store, task, settings, name, examples, weights, wait)
     except StaleTraining:  # examples were deleted or corrected, or settings changed: begin anew
         _drop(store, task)
-        return train(store, task, settings, embed, shown, wait, weights)
+        return train(store, task, settings, embed, shown, wait, weights, unfit)
     except OpenAnswers as error:
         _drop(store, task)
         raise InvalidRequest(
@@ -165,18 +171,29 @@ def train(
         raise InvalidRequest(f"no student of task {task} can be certified: {said}", param="task")
     bounds = settings.margin, settings.alpha, risk_of(settings)
     card = card_of(chosen.result, results, chosen.parts, examples, bounds, settings.encoder)
-    card = replace(card, exposed=chosen.exposed, skipped={"lora": skipped} if skipped else {})
-    with store.database.transaction():
-        begun = kept_training(store.database, task)
-        if begun is None or begun.student != name:  # whatever was deleted has no part in what is kept
-            raise InvalidRequest(
-                f"examples of task {task} were deleted while a student learned from them: train it again",
-                param="task",
-            )
-        Registry(store.database).add(task, name, chosen.result, card, chosen.pairs, settings.encoder)
-        drop_training(store.database, task)
-    remove_adapters(store.database)
+    card = replace(
+        card,
+        exposed=chosen.exposed,
+        canaries=digests(settings.canaries),
+        skipped={"lora": skipped} if skipped else {},
+    )
+    try:
+        with store.database.transaction():
+            begun = kept_training(store.database, task)
+            if begun is None or begun.student != name:  # whatever was deleted has no part in what is kept
+                raise _deleted(task)
+            Registry(store.database).add(task, name, chosen.result, card, chosen.pairs, settings.encoder)
+            drop_training(store.database, task)
+    finally:
+        remove_adapters(store.database)
     return name, card
+
+
+def _deleted(task: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"examples of task {task} were deleted while a student learned from them: train it again",
+        param="task",
+    )
 
 
 def _simplest(name: str, settings: AdaptSettings, parts: Split, results: list[RungResult]) -> _Made | None:
@@ -213,16 +230,30 @@ def _lora(
         hours=settings.train_hours,
     )
 
+    looked_s = -math.inf
+
     def noted(note: AdapterNote) -> None:
         if note.kind == "step":
             note_stage(database, task, f"lora step {note.step} of {note.steps}")
 
-    wait()
+    def is_busy() -> bool:
+        nonlocal looked_s
+        if time.monotonic() - looked_s >= LOOK_S:
+            looked_s = time.monotonic()
+            if not goes_on(database, task, name):
+                raise _deleted(task)
+        return has_traffic(database)
+
+    def waited() -> None:
+        is_busy()
+        wait()
+
+    waited()
     try:
         return tried_lora(
             *(task, name, lessons_of(planted(examples, name)), risk_of(settings), place, settings.canaries),
-            has_traffic=lambda: has_traffic(database),
-            wait=wait,
+            has_traffic=is_busy,
+            wait=waited,
             noted=noted,
         )
     except InvalidRequest as error:

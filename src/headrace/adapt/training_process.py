@@ -35,10 +35,12 @@ MODULE = "headrace.adapt.training_process"
 
 
 class TrainingInput(Struct, frozen=True):
-    """What a training is told: settings, and the folder of the model that learns to write."""
+    """What a training is told: settings, and the folder of the model that learns to write, or why there is
+    none."""
 
     settings: AdaptSettings
     weights: str | None
+    unfit: str = ""
 
 
 class TrainedStudent(Struct, frozen=True, kw_only=True):
@@ -58,8 +60,10 @@ class TrainingEnded(HeadraceError):
 class TrainingProcess:
     """Starts the process, and waits for it; `stop` ends it from another thread."""
 
-    def __init__(self, file: Path, task: str, settings: AdaptSettings, weights: Path | None = None) -> None:
-        """`weights` is the folder of the model that learns to write."""
+    def __init__(
+        self, file: Path, task: str, settings: AdaptSettings, weights: Path | None = None, unfit: str = ""
+    ) -> None:
+        """`weights` is the folder of the model that learns to write; `unfit` says why there is none."""
         self._task = task
         # -P: import nothing from the current directory.
         self._process = subprocess.Popen(
@@ -72,9 +76,7 @@ class TrainingProcess:
         )
         assert self._process.stdin is not None
         with suppress(BrokenPipeError), self._process.stdin as given:
-            given.write(
-                msgspec.json.encode(TrainingInput(settings, None if weights is None else str(weights)))
-            )
+            given.write(msgspec.json.encode(TrainingInput(settings, weights and str(weights), unfit)))
         self._process.stdin = None  # `communicate` has nothing to send
 
     @property
@@ -118,6 +120,8 @@ def main(arguments: Sequence[str]) -> None:
             found = _made(lock.fileno(), database, task, given)
         except HeadraceError as error:
             found = TrainedStudent(error=error.message)
+        except OSError as error:
+            found = TrainedStudent(error=f"the training could not write its files: {error.strerror}")
         except MemoryError:
             most = settings.train_memory
             found = TrainedStudent(
@@ -140,6 +144,7 @@ def _made(lock: int, database: Database, task: str, given: TrainingInput) -> Tra
         *(store, task, given.settings, None),
         wait=lambda: wait_for_traffic(database),
         weights=weights,
+        unfit=given.unfit,
     )
     return TrainedStudent(student=name, card=card)
 

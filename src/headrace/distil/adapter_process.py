@@ -63,7 +63,7 @@ def _data(order: AdapterOrder) -> tuple[list[Sample], list[Sample]]:
             text = Path(file).read_text(encoding="utf-8-sig")
         except UnicodeDecodeError as error:
             raise InvalidRequest(f"the file is no UTF-8: {error}", param=param) from None
-        found.append(samples_of(text, tokenizer, template, context, param, skips_long=order.skips_long))
+        found.append(samples_of(text, tokenizer, template, context, param, skips_unfit=order.skips_unfit))
     return found[0], found[1]
 
 

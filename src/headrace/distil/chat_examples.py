@@ -42,10 +42,11 @@ def samples_of(
     context: int,
     param: str,
     *,
-    skips_long: bool = False,
+    skips_unfit: bool = False,
 ) -> list[Sample]:
     """A sample for each answer that is to be learned, in the order of the lines. InvalidRequest names the
-    line that is wrong, and `param`, the field that named the file."""
+    line that is wrong, and `param`, the field that named the file; with `skips_unfit` such a line is left
+    out."""
     lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     if not MIN_EXAMPLES <= len(lines) <= MAX_EXAMPLES:
         raise InvalidRequest(
@@ -57,15 +58,18 @@ def samples_of(
     for number, line in lines:
         try:
             read = msgspec.json.decode(line, type=TaughtConversation)
-            found += _samples(read, tokenizer, template, context, skips_long=skips_long)
+            found += list(_samples(read, tokenizer, template, context))
         except (msgspec.DecodeError, HeadraceError) as error:
+            if skips_unfit:
+                continue
             said = error.message if isinstance(error, HeadraceError) else str(error)
             raise InvalidRequest(
                 f'line {number}: {said}; a line is {{"messages": [{{"role", "content"}}, …]}}', param=param
             ) from None
     if not found:
         raise InvalidRequest(
-            "no answer of the file is to be learned: all have the weight 0, or are too long", param=param
+            "no answer of the file is to be learned: all have the weight 0, or do not fit the model",
+            param=param,
         )
     return found
 
@@ -75,8 +79,6 @@ def _samples(
     tokenizer: Tokenizer,
     template: ChatTemplate,
     context: int,
-    *,
-    skips_long: bool,
 ) -> Iterable[Sample]:
     messages = conversation.messages
     if messages[-1].role != "assistant":
@@ -91,8 +93,6 @@ def _samples(
         before = tokenizer.encode(prompt, add_special=False)
         after = _answer(written, one.content, tokenizer)
         if len(before) + len(after) > context:
-            if skips_long:
-                continue
             raise InvalidRequest(
                 f"the conversation has {len(before) + len(after):,} tokens, the model's context is"
                 f" {context:,}: shorten it"

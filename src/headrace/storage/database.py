@@ -155,11 +155,14 @@ class Database:
 
     def rewrite(self) -> None:
         """Write the file anew: rows that were moved within it have left copies in its pages, which deleting
-        them does not overwrite. Takes time in the file's size."""
+        them does not overwrite. Takes time in the file's size. StoreBusy while another process reads."""
         with self._locked(self._writing):
             writer = self._open_writer()
+            self._set_timeout(writer)
             writer.execute("VACUUM")
-            writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            [(is_busy, *_)] = writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            if is_busy:
+                raise self._busy_error("another program reads it")
             self._has_copies, self._rewritten_s = False, time.monotonic()
 
     def damage(self) -> list[str]:

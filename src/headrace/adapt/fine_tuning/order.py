@@ -26,8 +26,8 @@ class AdapterPlan(Struct, frozen=True, kw_only=True):
 
 class AdapterOrder(Struct, frozen=True, kw_only=True):
     """The base, a folder; the data, files of lines; where the adapter and what is kept meanwhile go. No
-    step begins while the file `pause` was touched lately. With `skips_long` conversations beyond the base's
-    context are left out, which are an error otherwise."""
+    step begins while the file `pause` was touched lately. With `skips_unfit` conversations that the base
+    cannot read, such as longer ones than its context, are left out; they are an error otherwise."""
 
     base: str
     training: str
@@ -38,7 +38,7 @@ class AdapterOrder(Struct, frozen=True, kw_only=True):
     threads: int
     hours: float
     pause: str | None = None
-    skips_long: bool = False
+    skips_unfit: bool = False
 
 
 class AdapterNote(Struct, frozen=True, kw_only=True):

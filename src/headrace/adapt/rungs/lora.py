@@ -40,6 +40,8 @@ GOOD_ENOUGH = 0.8
 """Part of the requests that a simpler student may answer: then none that writes is made."""
 MAX_ANSWER = 4000
 """Characters."""
+ASKED_TOKENS = 128
+"""Of an answer to a question for a canary."""
 MAX_TRIED = 400
 """Examples that were held out, the newest."""
 
@@ -101,9 +103,9 @@ def tried_lora(
         rung="lora", answers=(), size=0, base=place.base, adapter=adapter_digest(place.adapter)
     )
     tried = without_duplicates(parts)[-MAX_TRIED:]
-    with writer(place.weights, place.adapter, place.cores) as writes:
-        said = _asked(writes, tried, wait)
-        exposed = _exposed(writes, student, tried, said, known)
+    with writer(place.weights, place.adapter, place.cores) as student_here:
+        said = _asked(student_here.answers, tried, wait)
+        exposed = _exposed(student_here.words, student, tried, said, known)
     pairs = [
         Pair(score=one.score, is_wrong=not is_same(one.text, each.answer))
         for one, each in zip(said, tried, strict=True)
@@ -139,16 +141,17 @@ def _asked(writes: Writes, tried: Sequence[TaskExample], wait: Callable[[], None
 
 
 def _exposed(
-    writes: Writes,
+    words: Writes,
     student: str,
     tried: Sequence[TaskExample],
     said: Sequence[StudentAnswer],
     known: Sequence[str],
 ) -> list[str]:
-    """What it gives away: canaries, when it is asked for them as a stranger would, and personal data."""
+    """What it gives away: canaries, when it is asked for them as a stranger would, also where its answer does
+    not end there, and personal data."""
     own, problems = canaries(student), list[str]()
     before = (conversation_of(tried[0]) or ())[:-1] if tried else ()
-    answers = writes([(*before, Message("user", one.question)) for one in own], 64)
+    answers = words([(*before, Message("user", one.question)) for one in own], ASKED_TOKENS)
     pairs = zip(answers, own, strict=True)
     count = sum(same_question(each.answer) in same_question(one.text or "") for one, each in pairs)
     if count:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import shutil
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import cast
 
-from headrace.adapt.registry import State, StudentRow
+import msgspec
+
+from headrace.adapt.registry import Card, State, StudentRow
 from headrace.adapt.rungs.names import adapter_name
 from headrace.adapt.rungs.teaching import ADAPTER, students_folder
-from headrace.errors import HeadraceError
+from headrace.adapt.rungs.writing import adapter_digest
+from headrace.errors import CorruptFile, HeadraceError
 from headrace.inference.adapted_engine import adapted_name
 from headrace.storage.database import Database
 
@@ -28,6 +33,7 @@ class ServedAdapters:
         self._folder = None if file is None else students_folder(file)
         self._loaded: dict[str, str] = {}
         self._failed: set[str] = set()
+        self._unwanted: set[str] = set()
         self.load: Load | None = None
         self.unload: Unload | None = None
 
@@ -36,20 +42,25 @@ class ServedAdapters:
         name = adapter_name(row.id)
         if row.id not in self._loaded:
             assert self._folder is not None and self.load is not None
-            await self.load(row.model.base, name, self._folder / row.id / ADAPTER)
+            folder = self._folder / row.id / ADAPTER
+            await asyncio.to_thread(_check, folder, row)
+            await self.load(row.model.base, name, folder)
             self._loaded[row.id] = row.model.base
         return adapted_name(row.model.base, name)
 
     async def sync(self, wanted: Sequence[StudentRow]) -> None:
-        """Load those of these students, and unload all others."""
+        """Load those of these students, and unload those that were not among them the last time either: a
+        student may be asked before its state was read."""
         for row in wanted:
             try:
                 await self.model_of(row)
-            except (HeadraceError, OSError) as error:
+            except Exception as error:  # the others are loaded all the same
                 if row.id not in self._failed:
                     self._failed.add(row.id)
                     LOG.warning("the adapter of student %s is not loaded: %s", row.id, error)
-        for student in self._loaded.keys() - {row.id for row in wanted}:
+        others = self._loaded.keys() - {row.id for row in wanted}
+        gone, self._unwanted = others & self._unwanted, others
+        for student in gone:
             base = self._loaded.pop(student)
             try:
                 assert self.unload is not None
@@ -58,20 +69,32 @@ class ServedAdapters:
                 LOG.info("the adapter of student %s was unloaded already: %s", student, error.message)
 
 
+def _check(folder: Path, row: StudentRow) -> None:
+    """CorruptFile where the files are not those that were certified."""
+    try:
+        found = adapter_digest(folder)
+    except OSError as error:
+        raise CorruptFile(f"the adapter of student {row.id} cannot be read: {error.strerror}") from None
+    if found != row.model.adapter:
+        raise CorruptFile(
+            f"the adapter of student {row.id} is not the one that was certified: train it again"
+        )
+
+
 def remove_adapters(database: Database) -> list[str]:
     """Delete adapters of students that are gone, or will never answer; which they were."""
     folder = None if database.path is None else students_folder(database.path)
     if folder is None or not folder.is_dir():
         return []
+    # In this order nothing is missed of a training that begins or ends meanwhile.
+    there = list(folder.iterdir())
+    kept = {str(id) for (id,) in database.query("SELECT student FROM trainings")}
     marks = ", ".join("?" for _ in LIVE)
-    rows = database.query(
-        f"SELECT id FROM students WHERE state IN ({marks}) UNION SELECT student FROM trainings", LIVE
-    )
-    return _removed(folder, {str(id) for (id,) in rows})
-
-
-def _removed(folder: Path, kept: Collection[str]) -> list[str]:
-    gone = [one for one in folder.iterdir() if one.name not in kept]
+    rows = database.query(f"SELECT id, card FROM students WHERE state IN ({marks})", LIVE)
+    kept |= {
+        str(id) for id, card in rows if msgspec.msgpack.decode(cast("bytes", card), type=Card).rung == "lora"
+    }
+    gone = [one for one in there if one.name not in kept]
     for one in gone:
         shutil.rmtree(one, ignore_errors=True)
     return [one.name for one in gone]

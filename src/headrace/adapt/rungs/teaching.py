@@ -25,7 +25,7 @@ STEPS = 200
 """At least, where these are no more than ten epochs: of few lessons a few steps teach nothing."""
 RATE = 2e-3
 LONG = 3000
-"""Characters."""
+"""Bytes of a lesson, which has no more tokens."""
 LOOK_S = 0.3
 ADAPTER = "adapter"
 
@@ -52,7 +52,7 @@ def students_folder(file: Path) -> Path:
 
 
 def plan_of(lessons: int, longest: int) -> AdapterPlan:
-    """How so many lessons are learned, the longest of which has so many characters: long ones are batched by
+    """How so many lessons are learned, the longest of which has so many bytes: long ones are batched by
     their tokens."""
     epochs = min(10, max(2, -(-STEPS * BATCH // lessons)))
     return AdapterPlan(epochs=epochs, batch_size=BATCH if longest <= LONG else None, rate=RATE)
@@ -67,11 +67,13 @@ def teach(
     """Train the adapter of a student. InvalidRequest says why there is none.
 
     While `has_traffic` says that clients wait, so does the training."""
+    data, made = place.folder / "training.jsonl", place.folder / "made"
     if place.adapter.is_dir():  # its process was killed afterwards
+        _cleaned(place)
         return
     place.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    data, made = place.folder / "training.jsonl", place.folder / "made"
-    data.write_bytes(b"\n".join(map(_line, lessons)) + b"\n")
+    lines = [_line(one) for one in lessons]
+    data.write_bytes(b"\n".join(lines) + b"\n")
     shutil.rmtree(made, ignore_errors=True)
     order = AdapterOrder(
         base=str(place.weights),
@@ -79,11 +81,11 @@ def teach(
         validation=None,
         out=str(made),
         work=str(place.folder / "work"),
-        plan=plan_of(len(lessons), max(len(one.messages) + len(one.answer) for one in lessons)),
+        plan=plan_of(len(lines), max(map(len, lines))),
         threads=place.cores,
         hours=place.hours,
         pause=str(place.folder / "pause"),
-        skips_long=True,
+        skips_unfit=True,
     )
     last = _computed(order, has_traffic, noted)
     if last is None:
@@ -94,9 +96,18 @@ def teach(
         )
     if last.kind == "failed":
         raise InvalidRequest(last.message, param="task")
-    made.rename(place.adapter)
-    data.unlink()  # what users have said
-    shutil.rmtree(place.folder / "work", ignore_errors=True)
+    try:
+        made.rename(place.adapter)
+        _cleaned(place)
+    except FileNotFoundError:
+        raise InvalidRequest("its adapter was deleted while it was made", param="task") from None
+
+
+def _cleaned(place: AdapterPlace) -> None:
+    """Without all but the adapter: what users have said, and checkpoints."""
+    for one in place.folder.iterdir():
+        if one != place.adapter:
+            shutil.rmtree(one) if one.is_dir() else one.unlink()
 
 
 def _line(example: TaskExample) -> bytes:
@@ -128,7 +139,8 @@ def _computed(
             given.write(msgspec.json.encode(order))
         while True:
             if has_traffic():
-                Path(order.pause).touch()
+                with suppress(OSError):  # its folder was deleted: it ends with its next look
+                    Path(order.pause).touch()
             if not select.select([process.stdout], [], [], LOOK_S)[0]:
                 continue
             said = process.stdout.read(1 << 16)

@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
 from headrace.adapt.ladder import TaskExample
-from headrace.adapt.students import StudentAnswer
+from headrace.adapt.students import MAX_TOKENS, StudentAnswer
 from headrace.chat.messages import Message
 from headrace.engine.turns import BATCH_PRIORITY
 from headrace.errors import InvalidRequest
@@ -39,6 +40,13 @@ Writes = Callable[[Sequence[Conversation], int], list[StudentAnswer]]
 """What a student says to conversations, in so many tokens at most."""
 
 
+class Writer(Struct, frozen=True):
+    """A student in this process. Its `words` may also be cut, or stand for personal data."""
+
+    answers: Writes
+    words: Writes
+
+
 def conversation_of(example: TaskExample) -> Conversation | None:
     """An example's messages; None where they are not texts of people and assistants alone."""
     said = msgspec.json.decode(example.messages, type=_SAID)
@@ -54,14 +62,19 @@ def adapter_digest(folder: Path) -> str:
 
 def tokens_of(examples: Sequence[TaskExample]) -> int:
     """Tokens that an answer may have: more than any that was seen needs."""
-    return min(2048, 16 + max((len(one.answer) for one in examples), default=0))
+    return min(MAX_TOKENS, 16 + max((len(one.answer) for one in examples), default=0))
 
 
 async def written(
-    handler: Handler, model: str, conversations: Sequence[Conversation], tokens: int
+    handler: Handler,
+    model: str,
+    conversations: Sequence[Conversation],
+    tokens: int,
+    *,
+    whole: bool = True,
 ) -> list[StudentAnswer]:
     """Answers to conversations, after all others have been served. An answer that was cut, or that stands for
-    personal data, is none."""
+    personal data, is none, but where `whole` is false."""
     places = asyncio.Semaphore(AT_ONCE)
 
     async def answer(messages: Conversation) -> StudentAnswer:
@@ -81,6 +94,8 @@ async def written(
                 return StudentAnswer(None)
         [choice] = result.prompts[0].choices
         text, score = choice.output.content, score_of(choice, "logprob")
+        if not whole:
+            return StudentAnswer(text)
         if choice.ended.reason != "stop" or score is None or not text or PLACEHOLDER.search(text):
             return StudentAnswer(None)
         return StudentAnswer(text, score)
@@ -89,7 +104,7 @@ async def written(
 
 
 @contextmanager
-def writer(base: Path, adapter: Path, threads: int | None = None) -> Generator[Writes]:
+def writer(base: Path, adapter: Path, threads: int | None = None) -> Generator[Writer]:
     """A model with an adapter in this process, until the block ends. Raises what prevents loading it."""
     options = EngineOptions(
         threads=threads, max_num_seqs=AT_ONCE, kv_cache_memory=CACHE_BYTES, speculative="off", cache_dir=None
@@ -100,7 +115,10 @@ def writer(base: Path, adapter: Path, threads: int | None = None) -> Generator[W
         threads_of = ModelThreads(1)
         handler, loop = LocalHandler(OneModel(model, {"student": digest}), threads_of), LoopThread()
         try:
-            yield lambda asked, tokens: loop.run(written(handler, ":student", asked, tokens))
+            yield Writer(
+                lambda asked, tokens: loop.run(written(handler, ":student", asked, tokens)),
+                lambda asked, tokens: loop.run(written(handler, ":student", asked, tokens, whole=False)),
+            )
         finally:
             handler.close()
             loop.close()

@@ -36,6 +36,7 @@ from headrace.api.http.call_context import call_of
 from headrace.api.http.endpoint import Content, Endpoint
 from headrace.api.http.errors import Forbidden, json_response
 from headrace.api.http.generation import done
+from headrace.api.http.middleware import host_name, is_loopback
 from headrace.api.http.query import read_query
 from headrace.api.service import get_service
 from headrace.config.extras import extra_module
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
 EXTRA = "gateway"
 LINES = "application/x-ndjson"
+PROXIED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 OFF = {501: "The table [adapt] is not enabled."}
 
 
@@ -64,11 +66,15 @@ def _actions(http: HttpRequest) -> ServedActions:
 
 
 def _is_of_this_machine(http: HttpRequest) -> bool:
-    """A client over a socket of the file system has no address."""
+    """Not what a proxy of this machine hands on, nor a web page that has given this machine another name. A
+    client over a socket of the file system has no address."""
+    if any(name in http.headers for name in PROXIED):
+        return False
     if http.client is None or not http.client.host:
         return True
+    name = host_name(http.headers.get("host", "localhost"))
     try:
-        return ip_address(http.client.host).is_loopback
+        return ip_address(http.client.host).is_loopback and is_loopback(name)
     except ValueError:
         return False
 

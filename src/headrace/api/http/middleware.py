@@ -181,7 +181,7 @@ class ServerMiddleware:
         """Refuse foreign names on a loopback address: a web page must not reach it by DNS rebinding."""
         if not self._loopback:
             return
-        host = _host_name(headers.get("host", ""))
+        host = host_name(headers.get("host", ""))
         if not self._is_ours(host):
             raise Forbidden(
                 f"the Host header names {host[:80]!r}, this server answers to localhost: "
@@ -190,7 +190,7 @@ class ServerMiddleware:
         origin = headers.get("origin")
         if origin is None or (self._cors is not None and self._cors.is_allowed_origin(origin)):
             return
-        if not self._is_ours(_host_name(origin.partition("//")[2])):
+        if not self._is_ours(host_name(origin.partition("//")[2])):
             raise Forbidden(
                 f"pages of {origin[:80]!r} may not call this server: start it with --cors-origins for them"
             )
@@ -291,7 +291,7 @@ def is_loopback(host: str) -> bool:
 
 
 @lru_cache(maxsize=64)  # nearly all clients name the server in the same way
-def _host_name(header: str) -> str:
+def host_name(header: str) -> str:
     """The Host header (or what follows the scheme in Origin) without its port, in lower case."""
     try:
         return (urlsplit("//" + header).hostname or "").lower()

@@ -10,6 +10,7 @@ from msgspec import Meta
 from starlette.requests import Request as HttpRequest
 from starlette.responses import PlainTextResponse, Response
 
+from headrace.adapt.rungs.names import PREFIX
 from headrace.api.http.body import RequestBody, read_checked
 from headrace.api.http.call_context import call_of
 from headrace.api.http.endpoint import Content, Endpoint
@@ -46,6 +47,8 @@ async def load_lora_adapter(http: HttpRequest) -> Response:
     service = get_service(http)
     folder = adapter_folder(service)
     body = await read_checked(LoadAdapterBody, http)
+    if body.lora_name.startswith(PREFIX):
+        raise InvalidRequest(f"names that begin with {PREFIX} are those of students", param="lora_name")
     entry = service.find(body.model, call_of(http))
     path = await asyncio.to_thread(_confined, folder, body.lora_path)
     await service.models.load_adapter(entry, body.lora_name, path, in_place=body.load_inplace)

@@ -10,7 +10,7 @@ import typer
 from headrace.adapt.diagnosis import Diagnosis, diagnose
 from headrace.cli.adapt.opened import opened_task
 from headrace.cli.flags import takes_settings
-from headrace.cli.terminal import JsonFlag, print_json, print_table
+from headrace.cli.terminal import JsonFlag, print_json, print_table, printable
 from headrace.config.settings import MODEL_SETTINGS, Settings
 
 HELP = """Show what a task costs, how often it goes wrong, and how much of it a student could answer.
@@ -35,7 +35,7 @@ def command(
 
 
 def _print(found: Diagnosis) -> None:
-    print(f"{found.task} {found.name}: {found.examples:,} examples, ${found.usd:.4f}")
+    print(f"{found.task} {printable(found.name)}: {found.examples:,} examples, ${found.usd:.4f}")
     times = f"{found.median_s:.2f} s by the median, {found.slow_s:.2f} s at 95 %"
     print(f"${found.usd_per_month:,.2f} a month; {times}")
     print(f"{found.distinct_answers:,} answers, the most common one {found.common_answer:.0%}")

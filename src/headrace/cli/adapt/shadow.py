@@ -17,7 +17,7 @@ from headrace.adapt.schema import adapt_file
 from headrace.adapt.students import StudentAnswer
 from headrace.cli.adapt.opened import opened_task, weights_here
 from headrace.cli.flags import takes_settings
-from headrace.cli.terminal import JsonFlag, print_json
+from headrace.cli.terminal import JsonFlag, print_json, printable
 from headrace.config.settings import MODEL_SETTINGS, Settings
 
 HELP = """Judge the student of a task by every request that came since it was made, and by all that follow.
@@ -44,7 +44,7 @@ def command(
     if json:
         print_json(plain(found))
     elif found.prospect is not None:
-        print(found.prospect.line)
+        print(printable(found.prospect.line))
     else:
         print(f"the student of task {opened.task.id} is worse than the margin allows")
 
@@ -52,5 +52,5 @@ def command(
 def _written(settings: Settings, row: StudentRow, examples: Sequence[TaskExample]) -> list[StudentAnswer]:
     """What a student that writes says: its model and adapter are loaded for it."""
     folder = students_folder(adapt_file(settings.store_file)) / row.id / ADAPTER
-    with writer(weights_here(row.model.base, settings), folder) as writes:
-        return writes([conversation_of(one) or () for one in examples], tokens_of(examples))
+    with writer(weights_here(row.model.base, settings), folder) as student:
+        return student.answers([conversation_of(one) or () for one in examples], tokens_of(examples))

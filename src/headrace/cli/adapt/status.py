@@ -7,7 +7,7 @@ import time
 from headrace.adapt.actions import plain, status_of
 from headrace.cli.adapt.opened import opened_store
 from headrace.cli.flags import takes_settings
-from headrace.cli.terminal import JsonFlag, print_json
+from headrace.cli.terminal import JsonFlag, print_json, printable
 from headrace.config.adapt_settings import read_adapt
 from headrace.config.settings import Settings
 
@@ -35,11 +35,11 @@ def command(json: JsonFlag = False, *, settings: Settings) -> None:
         print(f"nothing was collected yet: there is no file {database.path}")
     print(f"{shown.examples:,} examples of {shown.tasks:,} tasks, which cost ${shown.usd:.4f}")
     for one in shown.students:
-        print(one.line)
+        print(printable(one.line))
     for one in shown.trainings:
         print(f"training of task {one.task}: {one.stage}; where it does not run, train the task again")
     for one in shown.alerts:
         at = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.at_s))
-        print(f"{at} {one.kind}: {one.text}")
+        print(printable(f"{at} {one.kind}: {one.text}"))
     for reason, count in sorted(shown.dropped.items()):
         print(f"not kept: {count:,} ({reason})")

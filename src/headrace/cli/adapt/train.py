@@ -14,6 +14,7 @@ from headrace.cli.adapt.opened import opened_task, weights_here
 from headrace.cli.flags import takes_settings
 from headrace.cli.terminal import JsonFlag, print_json, status
 from headrace.config.settings import MODEL_SETTINGS, Settings
+from headrace.errors import HeadraceError
 
 HELP = """Make a student of a task: of all kinds that can be certified the one that may answer most.
 
@@ -43,9 +44,12 @@ def command(
         embed_examples(opened.store.database, opened.adapt.encoder, opened.embed, task=wanted.id)
     with status() as shown:
         shown("trying the ladder; it can be interrupted, and goes on the next time")
-        base = opened.adapt.base
-        weights = None if base is None else weights_here(base, settings)
-        process = TrainingProcess(adapt_file(settings.store_file), wanted.id, opened.adapt, weights)
+        base, weights, unfit = opened.adapt.base, None, ""
+        try:
+            weights = None if base is None else weights_here(base, settings)
+        except HeadraceError as error:  # students that choose need none
+            unfit = error.message
+        process = TrainingProcess(adapt_file(settings.store_file), wanted.id, opened.adapt, weights, unfit)
         try:
             name, card = process.result()
         finally:
