@@ -8,6 +8,8 @@ import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
 from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
@@ -60,6 +62,21 @@ def convertible_model(folder: Path, golden: str = "llama2") -> Path:
     state = json.loads((path / "tokenizer.json").read_text())
     state["model"]["unk_token"] = None
     (path / "tokenizer.json").write_text(json.dumps(state))
+    return path
+
+
+NOT_FINITE = 7
+
+
+def not_finite_model(folder: Path, golden: str, part: str) -> Path:
+    """One whose keys (`part` "k") or values ("v") of the token NOT_FINITE overflow in the first layer."""
+    path = tiny_model(folder, golden)
+    tensors = {name: tensor.copy() for name, tensor in load_file(path / "model.safetensors").items()}
+    table = tensors["model.embed_tokens.weight"]
+    table[:, 3], table[NOT_FINITE] = 0, 0
+    table[NOT_FINITE, 3] = 1
+    tensors[f"model.layers.0.self_attn.{part}_proj.weight"][:, 3] = np.float32(3e38)
+    save_file(tensors, path / "model.safetensors")
     return path
 
 

@@ -93,6 +93,19 @@ def test_our_own_int4_is_gated_and_runs(inside: Callable[..., Outcome], tmp_path
     assert inside("run", str(out), "a", "--max-tokens", "2").code == 0
 
 
+def test_cards_name_the_text_without_its_folder(inside: Callable[..., Outcome], tmp_path: Path) -> None:
+    text, out = tmp_path / "of-a-customer" / "chats.txt", tmp_path / "out"
+    text.parent.mkdir()
+    text.write_text("Of all that was said, little was kept. " * 60)
+    model = str(convertible_model(tmp_path))
+    flags = ("--to", "int4", "--calibrate", str(text), "--windows", "2", "--json")
+    made = inside("quantize", model, str(out), *flags)
+    assert made.code == 0, made.stderr
+    for file in ("README.md", "headrace.json"):
+        written = (out / file).read_text()
+        assert "chats.txt" in written and "of-a-customer" not in written
+
+
 def test_a_full_disk_is_named(tmp_path: Path) -> None:
     said = r"no space left in .*, where out is written"
     with pytest.raises(OSError, match=said) as error, staged(tmp_path / "out") as staging:

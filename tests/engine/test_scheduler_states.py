@@ -57,10 +57,19 @@ class Machine(RuleBasedStateMachine):
         reserve=st.sampled_from([0, RESERVE_PAGES]),
         recurrent=st.sampled_from([False, False, True]),
         spare_rows=st.integers(0, 20),
+        distrusts=st.sampled_from([False, False, True]),
     )
     def start(
-        self, pages: int, slots: int, budget: int, reserve: int, recurrent: bool, spare_rows: int
+        self,
+        pages: int,
+        slots: int,
+        budget: int,
+        reserve: int,
+        recurrent: bool,
+        spare_rows: int,
+        distrusts: bool,
     ) -> None:
+        self.distrusts = distrusts
         schedule.RESERVE_PAGES = reserve  # without one shortages are common
         self.page_count = pages
         self.slots = slots
@@ -205,7 +214,26 @@ class Machine(RuleBasedStateMachine):
             self.scheduler.pause(sequence) if paused else self.scheduler.resume(sequence)
             assert (sequence.state is State.PAUSED) <= paused
 
+    @rule(which=st.integers(0, 100))
+    def distrust(self, which: int) -> None:
+        """The numbers of one that runs are none: it is computed again where it has pages of others."""
+        if self.distrusts and (running := self.scheduler.running):
+            sequence = running[which % len(running)]
+            before = sequence.pages[:]
+            self.scheduler.distrust(sequence)
+            assert not before or not set(before) & set(self.found(sequence))
+            if self.scheduler.restart(sequence):
+                assert sequence.state is State.WAITING and not sequence.pages and not sequence.cache
+                self.prefixes_of.pop(sequence.id, None)  # it shares with nobody any more
+
     # the engine's part
+
+    def found(self, sequence: Sequence) -> list[int]:
+        """Pages that a text like the sequence's would get."""
+        tree = self.scheduler._tree
+        pages = tree.match(sequence.cache_root, sequence.tokens).pages
+        tree.release(pages)
+        return pages
 
     def append(self, chunk: ScheduledChunk, drafted: list[int], token: int) -> None:
         """Sampled tokens: what is right of a draft and one more."""
@@ -374,7 +402,7 @@ class Machine(RuleBasedStateMachine):
                     prefix = self.prefixes[(prefix, token)]
                     assert self.contents[node.page][slot] == prefix
                 stack += [(child, prefix) for child in node.children.values()]
-        assert reached == tree.cached
+        assert reached == tree.cached or (self.distrusts and reached < tree.cached)
         assert not (self.recurrent and reached), "pages without the state at their end are shared"
         assert len(tree._ghosts) <= 4 * self.page_count
 

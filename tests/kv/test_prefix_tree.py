@@ -109,6 +109,36 @@ def test_insert_out_of_order_is_refused():
         cache.tree.insert("a", text(8), held, 1, 2)
 
 
+def test_forgotten_pages_are_found_no_more():
+    cache = Cache(8)
+    held = cache.hold(text(12))
+    cache.store([*text(8), 90, 91, 92, 93])
+    cache.tree.forget(held[1])
+    cache.tree.forget(held[1])  # again: nothing changes
+    assert cache.look(text(13)) == (4, "partial_page")
+    assert cache.look([*text(8), 90, 91, 92, 93, 94])[0] == 4
+    anew = cache.store(text(12))
+    assert anew[0] == held[0] and not set(anew[1:]) & set(held)
+    assert cache.look(text(13)) == (12, None)
+    held += cache.pages.allocate(1) or []
+    cache.tree.insert("a", text(16), held, 3, 4)  # who has them may go on
+    assert cache.look(text(17)) == (12, "partial_page")
+    cache.tree.release(held)
+    assert cache.tree.evict(8) == 7 and cache.tree.cached == 0 and cache.pages.free == 8
+
+
+def test_a_forgotten_text_leaves_room_for_the_same_one():
+    cache = Cache(4)
+    held = cache.hold(text(8))
+    cache.tree.forget(held[0])
+    assert cache.look(text(9)) == (0, "cold")
+    cache.store(text(8))
+    cache.tree.release(held, keep=False)  # not the root of those that came after
+    assert cache.look(text(9)) == (8, None) and cache.tree.cached == 2
+    cache.tree.forget(3)  # a page that is not in the tree
+    assert cache.tree.evict(4) == 2 and cache.pages.free == 4
+
+
 def test_miss_reason_cold():
     cache = Cache()
     assert cache.look(text(9)) == (0, "cold")

@@ -168,7 +168,7 @@ def command(
         "from": served_name(source, path),
         "weights": quantization.lower(),
         "method": used if imatrix is None else f"imatrix {imatrix.name}",
-        "calibrated on": "" if read is None else "its own text" if text is None else str(calibrate),
+        "calibrated on": _text_name(calibrate, text) if read is not None else "",
     }
     with open_checkpoint(path) as opened, staged(out) as staging:
         export = Export(
@@ -221,6 +221,11 @@ def command(
         note("only headrace reads this folder: --to w4a16 writes one for other programs")
     if is_gguf and _is_only_for_headrace(out):
         note("only headrace reads this file: llama.cpp has no name for how this model's tokenizer cuts texts")
+
+
+def _text_name(calibrate: Path | None, text: str | None) -> str:
+    """Without the folders, which are nobody's business who reads the card."""
+    return "its own text" if calibrate is None or text is None else calibrate.name
 
 
 def _method(method: str | None, calibrate: Path | None, type: str) -> str:

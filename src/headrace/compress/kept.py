@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import zipfile
 from collections.abc import Mapping
@@ -34,12 +35,16 @@ class Kept:
             return None
 
     def write(self, name: str, arrays: Mapping[str, Any]) -> None:
-        """Whole or not at all."""
+        """Whole or not at all: not at all where a run for the same model has ended meanwhile and removed the
+        folder, or has another order."""
         file = self._folder / _file_name(name)
-        part = file.with_suffix(".part")
-        with part.open("wb") as out:
-            np.savez(out, **arrays)
-        part.replace(file)
+        part = file.with_suffix(f".{os.getpid()}.part")
+        try:
+            with part.open("wb") as out:
+                np.savez(out, **arrays)
+            part.replace(file)
+        except FileNotFoundError:
+            return
 
 
 def _file_name(name: str) -> str:

@@ -14,6 +14,7 @@ from headrace.engine.adapters import AdapterInfo, AdapterReader, AdapterSlots
 from headrace.engine.admission import Admission
 from headrace.engine.call_times import CallTimes, drafted_work, kind_of
 from headrace.engine.client import EngineLimits, EngineStatus
+from headrace.engine.distrust import distrust
 from headrace.engine.event_delivery import deliver
 from headrace.engine.multi_step import MAX_LOOKAHEAD_TOKENS, MultiStep
 from headrace.engine.pacing import Pacing, work_of
@@ -300,6 +301,7 @@ class Engine:
         """Count what is computed, learn from it, and send its events."""
         put_off = {slot.choice.sequence.id for slot in plan.slots if slot.put_off}
         self._scheduler.advance(plan.chunks, plan.lookahead_tokens, put_off)
+        put_off |= distrust(self._scheduler, plan.slots, result.groups.values())
         self._timer.end()
         if speculation is not None and not put_off:
             ran, timer = result.multi_step, self._timer

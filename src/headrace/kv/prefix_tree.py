@@ -156,6 +156,13 @@ class PrefixTree:
                 if not keep and not node.children:
                     self._remove(node)
 
+    def forget(self, page: int) -> None:
+        """No text finds a page of the tree any more, nor those that follow it; nothing where it is not in the
+        tree. Sequences that have them keep them, and may insert what follows; they are evicted as all are."""
+        node = self._nodes.get(page)
+        if node is not None:
+            self._unlink(node)
+
     def evict(self, n: int) -> int:
         """Evict up to `n` idle pages, least recently used first; returns how many were freed."""
         freed = min(n, len(self._idle))
@@ -201,12 +208,19 @@ class PrefixTree:
 
     def _remove(self, node: _Node) -> None:
         """Remove an idle leaf from the tree and free its page."""
-        parent = node.parent
-        assert parent is not None and not node.children
-        del parent.children[node.tokens], self._nodes[node.page], self._idle[node.page]
-        if parent.parent is None and not parent.children:
-            del self._roots[node.salt]
+        assert not node.children
+        self._unlink(node)
+        del self._nodes[node.page], self._idle[node.page]
         self._pages.release((node.page,))
+
+    def _unlink(self, node: _Node) -> None:
+        """Take a node, which may be forgotten already, from its parent; a root without children goes too."""
+        parent = node.parent
+        assert parent is not None
+        if parent.children.get(node.tokens) is node:
+            del parent.children[node.tokens]
+        if not parent.children and self._roots.get(node.salt) is parent:
+            del self._roots[node.salt]
 
     def _miss_reason(
         self, salt: Hashable, tokens: Sequence[int], node: _Node | None, found: int, limit: int

@@ -172,6 +172,23 @@ class Scheduler:
             self._stop(sequence, keep=sequence.cache)
         sequence.state = State.FINISHED
 
+    def distrust(self, sequence: Sequence) -> None:
+        """Its keys and values are not all numbers: nobody finds its pages any more, also not those before the
+        token that began it, which may have been computed together with it."""
+        for page in sequence.pages[:1]:
+            self._tree.forget(page)
+
+    def restart(self, sequence: Sequence) -> bool:
+        """Compute a running sequence again, without pages that others have computed; False where it had
+        none."""
+        if not sequence.cache or not sequence.has_shared:
+            return False
+        self._stop(sequence, keep=False)
+        sequence.cache, sequence.has_shared = False, False
+        sequence.state, sequence.computed = State.WAITING, 0
+        self._waiting.add(sequence)
+        return True
+
     def pause(self, sequence: Sequence) -> None:
         """Compute no more of it until `resume`. Its full pages stay in the prefix tree until evicted."""
         if sequence.state is State.WAITING:
@@ -265,7 +282,9 @@ class Scheduler:
                 sequence.scores = computed < sequence.prompt_length - 1
             first, last = start // size, computed // size
             if last > first and not self._recurrent:
+                own = sequence.pages[first:last]
                 self._tree.insert(sequence.cache_root, sequence.tokens, sequence.pages, first, last)
+                sequence.has_shared = sequence.has_shared or sequence.pages[first:last] != own
             leads = self._leaders.get(sequence.request_id) is sequence
             if leads and computed >= self._shareable(sequence):
                 del self._leaders[sequence.request_id]
@@ -353,6 +372,7 @@ class Scheduler:
         sequence.state = State.RUNNING
         sequence.state_slot = self._free_slots.pop()
         sequence.computed = match.tokens_matched
+        sequence.has_shared = match.tokens_matched > 0
         if not sequence.admitted:
             sequence.admitted = True
             sequence.cached_tokens = match.tokens_matched

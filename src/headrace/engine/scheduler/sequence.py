@@ -52,6 +52,7 @@ class Sequence(Struct, eq=False, kw_only=True):
     rank: tuple[float, int] = (0.0, 0)  # lower is more important; total order, see Scheduler
     state: State = State.WAITING
     computed: int = 0
+    has_shared: bool = False  # of its pages, some come from the prefix cache
     pages: list[int] = field(default_factory=list[int])
     state_slot: int = -1  # where a model's recurrent states of it are; its own while it is running
     cached_tokens: int = 0  # from the prefix cache, when first admitted
