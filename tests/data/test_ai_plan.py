@@ -132,6 +132,25 @@ def test_costs_are_exact_before_anything_runs(data: DataEngine, models: LocalMod
     assert more.usd == pytest.approx(more.seconds / 3600)
 
 
+def test_a_process_that_begins_later_predicts_seconds(
+    engine: DataEngineMaker, data: DataEngine, models: LocalModels, tmp_path: Path
+) -> None:
+    """As each `headrace sql --explain` is one."""
+    sql = "SELECT ai('Say:', body, max_tokens := 3) FROM mails WHERE id < 2"
+    run(data, models, sql)
+    more = sql.replace("< 2", "< 6")
+    [here] = costs(data, models, more)
+    later = engine({"mails": f"file:{tmp_path}/mails.csv"})
+    [there] = costs(later, models, more, usd_per_hour=1.0)
+    assert (there.rows, there.known) == (here.rows, here.known) == (6, 2)
+    assert there.seconds is not None
+    assert there.seconds == pytest.approx(here.seconds)
+    assert there.usd == pytest.approx(there.seconds / 3600)
+    later.memo.clear()
+    [forgotten] = costs(engine({"mails": f"file:{tmp_path}/mails.csv"}), models, more)
+    assert forgotten.seconds is None
+
+
 @pytest.mark.parametrize(
     "call",
     [

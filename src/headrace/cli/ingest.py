@@ -109,7 +109,8 @@ def _print(report: IngestReport, into: str) -> None:
         f" {report.removed:,} removed; {made} made"
     )
     if report.skipped:
-        note(f"{report.skipped:,} files are of no kind that is read")
+        verb = "is" if report.skipped == 1 else "are"
+        note(f"{_count(report.skipped, 'file')} {verb} of no kind that is read")
 
 
 def _count(number: int, what: str) -> str:

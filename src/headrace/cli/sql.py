@@ -6,8 +6,9 @@ import json
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
+import msgspec
 import typer
 
 from headrace.cli.flags import takes_settings
@@ -187,7 +188,9 @@ def _cost(cost: CallCost) -> str:
     if cost.rows is None:
         return f"{name}: {cost.reason}"
     bound = "" if cost.exact else f" at most: {cost.reason}"
-    time = "" if cost.seconds is None else f", {cost.seconds:.1f} s"
+    time = "" if cost.seconds is None else f", up to {cost.seconds:,.1f} s"
+    if cost.seconds is None and cost.requests and not cost.unpriced and cost.usd is None:
+        time = ", time unknown until it has computed something"
     money = "" if cost.usd is None else f", {shown_usd(nano_of(cost.usd))}"
     money = f", {cost.unpriced}" if cost.unpriced else money
     calls = "" if cost.requests == cost.rows - cost.known else f" {cost.requests:,} requests,"
@@ -200,7 +203,7 @@ def _cost(cost: CallCost) -> str:
 
 def print_rows(answer: SqlAnswer) -> None:
     """Print the rows of an answer in JSON as a table."""
-    rows: list[dict[str, Any]] = json.loads(answer.body, parse_float=str)
+    rows = msgspec.json.decode(answer.body, type=list[dict[str, msgspec.Raw]])
     if rows:
         print_table([[_cell(value) for value in row.values()] for row in rows], header=list(rows[0]))
     else:
@@ -208,8 +211,9 @@ def print_rows(answer: SqlAnswer) -> None:
     note(f"{answer.rows:,} row{'' if answer.rows == 1 else 's'}")
 
 
-def _cell(value: object) -> str:
-    """A value on one line; what would steer a terminal is shown instead."""
-    text = "" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+def _cell(value: msgspec.Raw) -> str:
+    """A value on one line, numbers with all their digits; what would steer a terminal is shown instead."""
+    text = bytes(value).decode()
+    text = "" if text == "null" else msgspec.json.decode(value, type=str) if text.startswith('"') else text
     plain = printable(text[: _LONGEST + 1])
     return plain if len(text) <= _LONGEST else plain[: _LONGEST - 1] + "…"

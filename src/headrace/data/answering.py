@@ -130,7 +130,8 @@ class Answering:
                 f"{usage.failed.total():,} values are NULL because they could not be computed: {cause}"
             )
         if usage.cut:
-            found.append(f"{usage.cut:,} texts ended at max_tokens: raise it to have all of them")
+            texts = f"{usage.cut:,} text{'' if usage.cut == 1 else 's'}"
+            found.append(f"{texts} ended at max_tokens: raise it to have all of them")
         return found
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -236,6 +237,7 @@ class Answering:
         tokens = self.usage.prompt_tokens + self.usage.output_tokens - before
         self._budget.give_back(list(costs.values()), self.usage.prompt_tokens - prompt_tokens)
         speed.add(tokens, time.monotonic() - began_s)
+        await asyncio.to_thread(self._speeds.keep, call.weights, call.operator.site.operator)
 
     async def _portions(self, call: _Call, rows: Sequence[Arguments], began_s: float | None) -> None:
         """Compute rows. `began_s` is since when this machine does; None: others do."""

@@ -103,7 +103,6 @@ class DataEngine:
         self.limits: SqlSettings = read_sql(sql)
         self.catalogue = Catalogue(read_datasets(datasets), cache / "datasets", key_of)
         paths = encode_paths(self.catalogue.extensions())
-        self._speeds = Speeds()
         self._process = IsolatedProcess("headrace.data.worker", lambda: paths)
         self._lock = threading.Lock()
         self._running: Counter[str | None] = Counter()
@@ -111,6 +110,7 @@ class DataEngine:
         self.copies = Copies(self.catalogue, self._run)
         self._probes = SourceProbes(self._open)
         self.memo = SqlMemo(memo or memo_file(cache / "headrace.sqlite3"), self.limits.everyone.ai_memo)
+        self._speeds = Speeds(self.memo)
 
     def sql(
         self,

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
+import logging
 from collections.abc import Sequence
 
+import msgspec
 from msgspec import Struct
 
 from headrace.data.operator import RowCost
 from headrace.economy.money import NANO, nano_of, plain_usd
-from headrace.errors import InvalidRequest
+from headrace.errors import InvalidRequest, StoreError
+from headrace.storage.sql_memo import SqlMemo
+
+LOG = logging.getLogger("headrace.data")
+EARLIER_TOKENS = 20_000  # what earlier processes measured weighs at most as much as so many tokens
 
 
 class SqlLimit(InvalidRequest):
@@ -47,14 +54,45 @@ class MeasuredSpeed(Struct):
 
 
 class Speeds:
-    """Of all functions and models of a process."""
+    """Of all functions and models. They are kept in the file of the memo, for processes that begin later."""
 
-    def __init__(self) -> None:
+    def __init__(self, store: SqlMemo | None = None) -> None:
+        """`store` None keeps nothing beyond the process."""
+        self._store = store
         self._known: dict[tuple[str, str], MeasuredSpeed] = {}
 
     def of(self, model: str, operator: str) -> MeasuredSpeed:
         """Of a model, by what names its weights, and a function."""
-        return self._known.setdefault((model, operator), MeasuredSpeed())
+        key = (model, operator)
+        if key not in self._known:
+            self._known.setdefault(key, self._found(key))
+        return self._known[key]
+
+    def keep(self, model: str, operator: str) -> None:
+        """Keep the speed that was measured."""
+        key = (model, operator)
+        speed = self.of(*key)
+        if self._store is None or not speed.tokens:
+            return
+        try:
+            self._store.add([(_speed_key(key), msgspec.msgpack.encode(speed))])
+        except StoreError as error:
+            LOG.warning("the speed of a model cannot be kept: %s", error.message)
+
+    def _found(self, key: tuple[str, str]) -> MeasuredSpeed:
+        """What earlier processes measured, counting little beside what this one measures."""
+        try:
+            found = self._store.get([_speed_key(key)]) if self._store is not None else {}
+            speed = msgspec.msgpack.decode(found[_speed_key(key)], type=MeasuredSpeed) if found else None
+        except (StoreError, msgspec.DecodeError):
+            speed = None
+        if speed is None or speed.tokens <= EARLIER_TOKENS:
+            return speed or MeasuredSpeed()
+        return MeasuredSpeed(EARLIER_TOKENS, speed.took_s * EARLIER_TOKENS / speed.tokens)
+
+
+def _speed_key(key: tuple[str, str]) -> bytes:
+    return hashlib.blake2b(msgspec.msgpack.encode(("speed", *key)), digest_size=32).digest()
 
 
 class AiBudget:
