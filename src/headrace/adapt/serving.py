@@ -210,6 +210,7 @@ class StudentHandler:
                 "temperature": 0.0,
                 "max_tokens": min(request.sampling.get("max_tokens") or MAX_TOKENS, MAX_TOKENS),
             },
+            fit_context=True,  # a bound, not a reservation: the base's context may be smaller than it
         )
         text = ""
         async with aclosing(self._inner.handle(own, call)) as batches:
