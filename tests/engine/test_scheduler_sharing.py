@@ -165,3 +165,43 @@ def test_a_blocked_one_is_tried_again_when_its_prefix_was_computed():
         assert [chunk[0] for chunk in step(engine)] == [0]
     assert step(engine) == [(0, 24, 1, True), (1, 20, 4, True)]
     assert (second.cached_tokens, second.cache_miss_reason) == (20, None)
+
+
+def test_pages_of_a_sequence_that_is_distrusted_are_not_found():
+    engine = scheduler()
+    engine.add(sequence(0, range(10)))
+    step(engine)
+    engine.distrust(engine.running[0])
+    engine.add(sequence(1, range(11)))
+    assert step(engine) == [(0, 10, 1, True), (1, 0, 11, True)]
+    waiting = sequence(2, range(11))
+    engine.add(waiting)
+    engine.distrust(waiting)  # it has no pages yet
+    step(engine)
+    assert waiting.cached_tokens == 8  # those of the second, which were computed anew
+
+
+def test_a_sequence_with_pages_of_others_is_computed_again_without_them():
+    engine = scheduler()
+    engine.add(sequence(0, range(10)))
+    step(engine)
+    engine.add(sequence(1, range(11)))
+    step(engine)
+    first, second = engine.running
+    shared = second.pages[:2]
+    assert not engine.restart(first)  # all pages are its own
+    assert engine.restart(second) and engine.waiting == (second,) and not second.pages
+    assert (1, 0, len(second.tokens), True) in step(engine)
+    assert second.cached_tokens == 8 and not set(second.pages) & set(shared)  # as it was admitted first
+    assert not engine.restart(second)  # again it would have none of others
+
+
+def test_a_sequence_whose_own_page_was_there_already_is_computed_again():
+    engine = scheduler()
+    for id in range(3):
+        engine.add(sequence(id, range(3), cache=id < 2))
+    step(engine)
+    first, second, third = engine.running
+    step(engine)  # each fills a page with the same tokens
+    assert first.pages[0] == second.pages[0] != third.pages[0]
+    assert not engine.restart(first) and engine.restart(second) and not engine.restart(third)

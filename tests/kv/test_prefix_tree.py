@@ -135,8 +135,9 @@ def test_a_forgotten_text_leaves_room_for_the_same_one():
     cache.store(text(8))
     cache.tree.release(held, keep=False)  # not the root of those that came after
     assert cache.look(text(9)) == (8, None) and cache.tree.cached == 2
-    cache.tree.forget(3)  # a page that is not in the tree
     assert cache.tree.evict(4) == 2 and cache.pages.free == 4
+    cache.tree.forget(held[0])  # not in the tree any more
+    assert cache.tree.cached == 0 and cache.pages.free == 4
 
 
 def test_miss_reason_cold():
