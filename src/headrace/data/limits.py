@@ -75,15 +75,15 @@ class Speeds:
         if self._store is None or not speed.tokens:
             return
         try:
-            self._store.add([(_speed_key(key), msgspec.msgpack.encode(speed))])
+            self._store.keep_speed(_speed_key(key), msgspec.msgpack.encode(speed))
         except StoreError as error:
             LOG.warning("the speed of a model cannot be kept: %s", error.message)
 
     def _found(self, key: tuple[str, str]) -> MeasuredSpeed:
         """What earlier processes measured, counting little beside what this one measures."""
         try:
-            found = self._store.get([_speed_key(key)]) if self._store is not None else {}
-            speed = msgspec.msgpack.decode(found[_speed_key(key)], type=MeasuredSpeed) if found else None
+            found = None if self._store is None else self._store.speed(_speed_key(key))
+            speed = None if found is None else msgspec.msgpack.decode(found, type=MeasuredSpeed)
         except (StoreError, msgspec.DecodeError):
             speed = None
         if speed is None or speed.tokens <= EARLIER_TOKENS:
@@ -92,7 +92,7 @@ class Speeds:
 
 
 def _speed_key(key: tuple[str, str]) -> bytes:
-    return hashlib.blake2b(msgspec.msgpack.encode(("speed", *key)), digest_size=32).digest()
+    return hashlib.blake2b(msgspec.msgpack.encode(key), digest_size=32).digest()
 
 
 class AiBudget:

@@ -1,4 +1,5 @@
-"""The file of values that models have given to statements. It can be deleted at any time."""
+"""The file of values that models have given to statements, and how fast they were. It can be deleted at any
+time."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ MEMO_MIGRATIONS: Mapping[str, Sequence[str]] = {
     "sql_memo": (
         "CREATE TABLE memo (number INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, value BLOB NOT NULL)",
     ),
+    "sql_speeds": ("CREATE TABLE speeds (key BLOB PRIMARY KEY, speed BLOB NOT NULL)",),
 }
 _AT_A_TIME = 500  # keys of one statement, which may have 999 parameters
 _ENTRY_BYTES = 128  # of a row besides its value, about
@@ -58,9 +60,20 @@ class SqlMemo:
                 )
                 self._bytes = None
 
+    def speed(self, key: bytes) -> bytes | None:
+        """What `keep_speed` has kept."""
+        rows = self._database.query("SELECT speed FROM speeds WHERE key = ?", (key,))
+        return cast("bytes", rows[0][0]) if rows else None
+
+    def keep_speed(self, key: bytes, speed: bytes) -> None:
+        """Keep the speed of a model and function, in place of an earlier one."""
+        self._database.execute("INSERT OR REPLACE INTO speeds VALUES (?, ?)", (key, speed))
+
     def clear(self) -> None:
         """Forget all."""
-        self._database.execute("DELETE FROM memo")
+        with self._database.transaction():
+            self._database.execute("DELETE FROM memo")
+            self._database.execute("DELETE FROM speeds")
         self._bytes = None
 
     def close(self) -> None:
