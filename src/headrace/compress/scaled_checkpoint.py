@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
 from headrace.weights.checkpoint_reader import CheckpointReader
+from headrace.weights.closeable import Closeable
 from headrace.weights.quant_types.block_type import Floats
 from headrace.weights.tensor_file import TensorInfo
 from headrace.weights.tensor_output import read_floats
@@ -39,7 +38,7 @@ class TensorFactors(Struct, frozen=True, eq=False):
         return scaled - np.float32(self.plus)
 
 
-class ScaledCheckpoint:
+class ScaledCheckpoint(Closeable):
     """A `CheckpointReader` of another, which it does not close."""
 
     def __init__(self, source: CheckpointReader, scalings: Mapping[str, TensorFactors]) -> None:
@@ -101,11 +100,3 @@ class ScaledCheckpoint:
 
     def close(self) -> None:
         """The source stays open."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

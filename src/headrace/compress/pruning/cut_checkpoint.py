@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Mapping
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 from msgspec import Struct
@@ -15,6 +13,7 @@ from numpy.typing import NDArray
 
 from headrace.ops.value import Ints
 from headrace.weights.checkpoint_reader import CheckpointReader
+from headrace.weights.closeable import Closeable
 from headrace.weights.quant_types.block_type import Floats
 from headrace.weights.tensor_file import TensorInfo
 
@@ -32,7 +31,7 @@ class Cut(Struct, frozen=True, eq=False):
     values: Mapping[str, Callable[[], Floats]] = {}
 
 
-class CutCheckpoint:
+class CutCheckpoint(Closeable):
     """A `CheckpointReader` of a cut; it does not close what it reads."""
 
     def __init__(self, source: CheckpointReader, cut: Cut) -> None:
@@ -95,14 +94,6 @@ class CutCheckpoint:
 
     def close(self) -> None:
         self._last = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _info(self, name: str) -> TensorInfo:
         info = self._source.info(self._cut.names[name])
