@@ -25,7 +25,10 @@ RUN apt-get update \
 ARG EXTRAS=
 RUN --mount=type=bind,from=build,source=/wheels,target=/wheels \
     pip install --no-cache-dir "$(echo /wheels/*.whl)${EXTRAS:+[$EXTRAS]}"
-RUN useradd --create-home headrace
+# The user's number is that of deploy/helm; volumes that are mounted at these folders get their owner.
+RUN useradd --create-home --uid 1000 headrace \
+ && install -d -o headrace -g headrace /home/headrace/.cache /home/headrace/.local/share/headrace \
+ && chown headrace:headrace /home/headrace/.local /home/headrace/.local/share
 USER headrace
 WORKDIR /home/headrace
 EXPOSE 8080

@@ -78,7 +78,7 @@ nightly: export TEST_DRAFT_HITS ?= 1000
 nightly: export TEST_CERTIFICATES ?= 10000
 nightly: export TEST_RAY ?= 1
 nightly: run lint oracles
-	$(PIP) --no-compile --group cluster --group web # Ray; Playwright
+	$(PIP) --no-compile --group cluster --group web --group deploy # Ray; Playwright; Helm
 	if command -v npm >/dev/null; then npm ci --silent --prefix web; fi # the page is built anew and compared
 	scripts/test_native.sh --all $(BIN)
 	$(MAKE) test AND_NOT_LONG=
