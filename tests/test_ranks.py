@@ -44,6 +44,7 @@ RANKS = {
     "gateway": 12,
     "economy": 12,
     "adapt": 13,
+    "elastic": 12,
     "cluster": 13,
     "evals": 14,
     "data": 13,  # models answer functions of SQL, with prices

@@ -1,0 +1,1 @@
+"""How many replicas a model needs, and where there is room for them: functions of what was seen."""
