@@ -26,6 +26,7 @@ from headrace.api.server_tools import ServerTools
 from headrace.api.statements import Statements
 from headrace.config.adapt_settings import read_adapt
 from headrace.config.cache_settings import read_cache
+from headrace.config.cluster_settings import read_cluster
 from headrace.config.extras import extra_module
 from headrace.config.journal_settings import read_journal
 from headrace.config.settings import Settings
@@ -74,6 +75,9 @@ class Service:
     def __init__(self, models: ModelManager, settings: Settings) -> None:
         self.models = models
         self.settings = settings
+        cluster = read_cluster(settings.cluster)
+        self.fronts = 1 if cluster is None else cluster.fronts
+        """Servers behind one address, of which this is one."""
         journal = read_journal(settings.journal)
         is_synced = journal is not None and journal.fsync == "power"
         self.database = Database(settings.store_file, survives_power_cuts=is_synced)

@@ -19,7 +19,7 @@ from headrace.cli.fetching import fetch
 from headrace.cli.greeting import greeting
 from headrace.cli.terminal import note, progress_bar
 from headrace.cluster.cluster_loader import ClusterLoader
-from headrace.config.cluster_settings import read_cluster
+from headrace.config.cluster_settings import check_fronts, read_cluster
 from headrace.config.extras import extra_module
 from headrace.config.mcp import read_mcp
 from headrace.config.providers import key_variables
@@ -55,6 +55,7 @@ def run(
     log_to_stderr(settings.log_format)
     lookahead_tokens = [WorkerProcess(first)]
     cluster = read_cluster(settings.cluster)
+    check_fronts(settings)
 
     def launch(spec: ModelSpec) -> WorkerLoader:
         process = None
@@ -130,6 +131,7 @@ def _reload(
     try:
         settings = read_settings()
         hide(key_variables(settings.providers))
+        check_fronts(settings)
         specs = read_specs(names, settings)
         service.check_guards(settings, specs)
         checked_settings(settings)

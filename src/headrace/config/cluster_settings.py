@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from headrace.config.names import known_name
 from headrace.config.setting import Setting, table_of
+from headrace.config.settings import Settings
 from headrace.config.values import SIZE, integer, number, one_of, text
 from headrace.errors import UsageError
 
@@ -83,6 +84,34 @@ class ClusterSettings(Struct, frozen=True, kw_only=True):
         str,
         Setting(help="address of this machine that replicas on Ray connect to", values=text("address")),
     ] = "127.0.0.1"
+    fronts: Annotated[
+        int,
+        Setting(
+            help="servers behind one address, of which this is one: with more, what only one of them would "
+            "have (files, batches, stored responses, limits of keys) is refused, and budgets need `ledger`",
+            values=integer(1, 1000),
+        ),
+    ] = 1
+    ttft_ms: Annotated[
+        float | None,
+        Setting(
+            help="target of the time to the first token: another replica is started while less than `met` of "
+            "the requests of the last 30 s kept the targets",
+            values=number(1, 3_600_000),
+            shown_default="none",
+        ),
+    ] = None
+    tpot_ms: Annotated[
+        float | None,
+        Setting(
+            help="target of the time per token after the first",
+            values=number(0.01, 60_000),
+            shown_default="none",
+        ),
+    ] = None
+    met: Annotated[
+        float, Setting(help="share of the requests that should keep the targets", values=number(0.01, 1))
+    ] = 0.99
     idle_s: Annotated[
         float, Setting(help="seconds after which an unneeded replica is stopped", values=number(0.1, 86_400))
     ] = 60.0
@@ -118,6 +147,15 @@ def read_cluster(table: Mapping[str, object] | None) -> ClusterSettings | None:
         row = CLUSTER_SETTINGS[known_name(name, list(CLUSTER_SETTINGS), f"cluster: unknown {name!r}")]
         values[name] = row.parse(value, f"cluster.{name}")
     found = ClusterSettings(**_with_roles(values))
+    targets = found.ttft_ms is not None or found.tpot_ms is not None
+    if targets and found.most == found.fewest:
+        raise UsageError(
+            f"cluster.ttft_ms and cluster.tpot_ms start further replicas, and there are always {found.most}: "
+            "give max, or leave the targets out",
+            param="ttft_ms" if found.ttft_ms is not None else "tpot_ms",
+        )
+    if "met" in values and not targets:
+        raise UsageError("cluster.met has no effect without ttft_ms or tpot_ms: give one", param="met")
     if not found.fewest <= found.replicas <= found.most:
         raise UsageError(
             f"cluster.replicas is {found.replicas}, with min {found.fewest} and max {found.most}: "
@@ -151,3 +189,27 @@ def _with_roles(values: dict[str, Any]) -> dict[str, Any]:
             param="replicas",
         )
     return {**values, "replicas": prefill + decode}
+
+
+def check_fronts(settings: Settings) -> None:
+    """UsageError for what only one of several servers behind one address would count or keep."""
+    found = read_cluster(settings.cluster)
+    if found is None or found.fronts == 1:
+        return
+    for name in ("key_rpm", "key_tpm", "key_max_concurrency"):
+        if getattr(settings, name) is not None:
+            raise UsageError(
+                f"{name} is counted by each server alone, and fronts is {found.fronts}: limit requests in "
+                "the proxy before them, or spending with budgets and ledger",
+                param=name,
+            )
+    if settings.budgets and settings.ledger is None:
+        raise UsageError(
+            f"budgets need a ledger that all {found.fronts} servers share: set ledger to postgresql://…",
+            param="budgets",
+        )
+    if (settings.adapt or {}).get("enabled"):
+        raise UsageError(
+            f"adapt keeps examples and students on one server, and fronts is {found.fronts}: leave one out",
+            param="adapt",
+        )

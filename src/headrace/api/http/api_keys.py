@@ -199,7 +199,7 @@ _TABLE: Sequence[tuple[str, str, Scope]] = (
     ("GET", "/v1/organization/.+", "admin"),
     ("GET", "/v1/probes", "admin"),
     ("GET", "/v1/cluster", "admin"),
-    ("POST", "/v1/cluster/(drain|replace)", "admin"),
+    ("POST", "/v1/cluster/(drain|replace|update)", "admin"),
     ("POST", "/v1/routes/score", "admin"),
     ("GET", "/v1/adapt/.+", "admin"),
     ("POST", "/v1/adapt/.+", "admin"),

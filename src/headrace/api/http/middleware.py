@@ -25,6 +25,7 @@ from headrace.api.http.errors import Forbidden, Unauthorized, error_response
 from headrace.api.http.explaining import HEADER, Explaining
 from headrace.api.http.idempotency import HEADER as IDEMPOTENCY_KEY
 from headrace.api.http.idempotency import Recording
+from headrace.api.http.several_fronts import check_front
 from headrace.api.service import Service
 from headrace.config.settings import Settings
 from headrace.config.stderr_log import LOG_FIELDS
@@ -148,6 +149,8 @@ class ServerMiddleware:
                     call.account = self._account(Headers(scope=scope))
                 check_scope(call)
                 call.client = call.account.name or _address(scope)
+                if self._service.fronts > 1:
+                    check_front(call, Headers(scope=scope))
                 if call.method == "POST":  # what is posted makes work, everything else reads
                     if IDEMPOTENCY_KEY in (headers := Headers(scope=scope)):
                         found = await self._service.idempotent.begin(headers[IDEMPOTENCY_KEY], call, scope)

@@ -11,6 +11,7 @@ from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.errors import ClientGone, json_response
 from headrace.api.http.event_stream import chunks
 from headrace.api.http.generation import unless_gone
+from headrace.api.http.several_fronts import without_store
 from headrace.api.openai.generation_body import granted_tier
 from headrace.api.openai.responses.agent import agent_of
 from headrace.api.openai.responses.body import CountBody, ResponseBody
@@ -41,6 +42,8 @@ async def create_response(http: HttpRequest) -> Response:
     store = service.responses
     with call.stage("read request"):
         body = await read_checked(ResponseBody, http)
+        if service.fronts > 1:
+            body = without_store(body, call)
     logprobs, is_streamed = body.wants_logprobs, bool(body.stream)
     opening = _opened(body, call, service)
     if body.background:
