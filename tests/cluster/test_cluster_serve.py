@@ -79,7 +79,8 @@ def test_a_served_cluster(url: str, folder: Path, capsys: pytest.CaptureFixture[
 
     until(lambda: len(replicas()) == 2)
     (model,) = headrace(capsys, url, "status")
-    assert model["id"] == name and model["policy"] == "kv"
+    assert model["id"] == name and model["policy"] == "kv" and model["problem"] is None
+    assert (model["wanted"], model["nodes"], model["in_flight"], model["waiting"]) == (2, ["local"], 0, 0)
     undisturbed = answer(client, 1)
 
     killed: list[int] = []
@@ -99,8 +100,10 @@ def test_a_served_cluster(url: str, folder: Path, capsys: pytest.CaptureFixture[
     first = replicas()[0]
     assert headrace(capsys, url, "drain", str(first["replica"]))["id"] == name
     until(lambda: first["pid"] not in [one["pid"] for one in replicas()])
+    assert "are those that its replicas have" in headrace(capsys, url, "update")
     assert "there is no replica 77" in headrace(capsys, url, "drain", "77")
     assert "admin" in headrace(capsys, url, "status", key="user-key")
+    assert "admin" in headrace(capsys, url, "update", key="user-key")
     assert "does not know" in headrace(capsys, url, "status", key="nobody")
 
 

@@ -186,14 +186,10 @@ def test_a_record_that_is_sent_again_ends_the_connection(opened: list[socket.soc
 @pytest.mark.filterwarnings("ignore")
 def test_replicas_on_ray(cluster: Callable[..., ClusterClient], here: LoadedModel) -> None:
     engine = cluster(replicas=2, max=2, launcher="ray")
-    try:
-        running(engine, 2)
-        requests = [request(seed, 40) for seed in range(8)]
-        there = [Running(engine, one) for one in requests]
-        os.kill(max(engine.replicas(), key=lambda one: one.replica).pid, 9)
-        for mine, its in zip(requests, there, strict=True):
-            assert its.finish().bits == Running(here.engine, mine).finish().bits
-        running(engine, 2)
-    finally:
-        engine.close()
-        importlib.import_module("ray").shutdown()
+    running(engine, 2)
+    requests = [request(seed, 40) for seed in range(8)]
+    there = [Running(engine, one) for one in requests]
+    os.kill(max(engine.replicas(), key=lambda one: one.replica).pid, 9)
+    for mine, its in zip(requests, there, strict=True):
+        assert its.finish().bits == Running(here.engine, mine).finish().bits
+    running(engine, 2)

@@ -11,6 +11,7 @@ import http.client
 import http.server
 import json
 import logging
+import os
 import random
 import shutil
 import signal
@@ -20,6 +21,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +61,13 @@ class Round:
     """One server, one journal, many kills."""
 
     def __init__(
-        self, folder: Path, draw: random.Random, undisturbed: Undisturbed, *, clients: int = CLIENTS
+        self,
+        folder: Path,
+        draw: random.Random,
+        undisturbed: Undisturbed,
+        *,
+        clients: int = CLIENTS,
+        cluster: str = "",
     ) -> None:
         self.folder, self._draw, self._undisturbed = folder, draw, undisturbed
         self._most, self._receiver = clients, Receiver()
@@ -77,8 +85,10 @@ class Round:
             "HEADRACE_NODE_USD_PER_HOUR": "1",
             "HEADRACE_LOAD_ON_DEMAND": "true",
             "SECRET": "a secret of at least some length",
+            **({"HEADRACE_CLUSTER": cluster} if cluster else {}),
             **({} if self._jumping is None else self._jumping.environment),
         }
+        self._faults = {**FAULTS, "replica": 20} if cluster else FAULTS
         self.server = KilledServer(folder, environment=self._environment)
 
     def play(self, kills: int, faults: Sequence[str] = ()) -> None:
@@ -100,11 +110,11 @@ class Round:
     def _load(self, kills: int) -> None:
         self._batch = self._begin_batch()
         self._keyed: dict[str, bytes] = {}
-        names = list(FAULTS)
+        names = list(self._faults)
         while self.counts["kills"] < kills:
             self._feed()
             time.sleep(self._draw.uniform(0.1, 2.0))
-            fault = self._draw.choices(names, list(FAULTS.values()))[0]
+            fault = self._draw.choices(names, list(self._faults.values()))[0]
             fault = self._next.pop(0) if self._next else fault
             self.counts[fault] += 1
             getattr(self, f"_fault_{fault}")()
@@ -153,6 +163,16 @@ class Round:
             return
         self._lives += 1
         self._kill_worker()
+
+    def _fault_replica(self) -> None:
+        """One of several is killed or stopped."""
+        found = json.loads(self.server.ask("GET", "/v1/cluster").read())["data"]
+        pids = [one["pid"] for model in found for one in model["replicas"]]
+        if len(pids) > 1:
+            pid, how = self._draw.choice(pids), self._draw.choice((signal.SIGKILL, signal.SIGSTOP))
+            with suppress(ProcessLookupError):
+                os.kill(pid, how)
+                self.counts["kills"] += 1
 
     def _fault_both(self) -> None:
         self._kill_worker()
@@ -331,11 +351,13 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--report", type=Path)
     parser.add_argument("--folder", type=Path)
+    parser.add_argument("--cluster", default="", help='as HEADRACE_CLUSTER: {"replicas": 2, "hang_s": 1.0}')
     given, bad = parser.parse_args(), 0
     undisturbed: Undisturbed = {}
     for seed in range(given.first, given.first + given.rounds):
         folder = Path(tempfile.mkdtemp(dir=given.folder, prefix=f"round{seed}-"))
-        began_s, one = time.monotonic(), Round(folder, random.Random(seed), undisturbed)
+        began_s = time.monotonic()
+        one = Round(folder, random.Random(seed), undisturbed, cluster=given.cluster)
         one.play(given.kills)
         bad += len(one.problems)
         facts = {"seed": seed, "seconds": round(time.monotonic() - began_s), **one.counts}

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -20,6 +22,7 @@ from headrace.cluster.replica_pool import ReplicaPool, ReplicaStart
 from headrace.cluster.request_moves import Placed, RequestMoves
 from headrace.cluster.router import Capacity, RoutedRequest, Router, RoutingChoice
 from headrace.config.cluster_settings import ClusterSettings
+from headrace.elastic.attainment import Attainment, LatencyTargets
 from headrace.engine.adapters import AdapterInfo
 from headrace.engine.client import EngineLimits, EngineState, EngineStatus, MemoryPlan
 from headrace.engine.request import (
@@ -73,7 +76,10 @@ class ClusterClient:
         start: ReplicaStart,
         settings: ClusterSettings,
         plan: MemoryPlan,
+        closed: Callable[[], None] = lambda: None,
     ) -> None:
+        """`closed` is called when all replicas have ended."""
+        self._closed = closed
         self.limits: EngineLimits = ready.limits
         self._ready, self._plan = ready, plan
         self._lock = threading.RLock()  # guards the fields below, and the router
@@ -84,6 +90,9 @@ class ClusterClient:
         self._cached: dict[int, list[int]] = {}  # replica -> tokens from its cache, and of prompts
         self._next_number, self._next_id = itertools.count(), itertools.count()
         self._closing = False
+        self._attainment = Attainment(
+            LatencyTargets(ttft_s=_seconds(settings.ttft_ms), tpot_s=_seconds(settings.tpot_ms))
+        )
         self._moves = RequestMoves(
             self,
             shares=settings.launcher == "local",
@@ -91,6 +100,7 @@ class ClusterClient:
             warm_bytes=settings.warm,
             has_roles=settings.prefill > 0,
         )
+        self._start = start
         self._pool = ReplicaPool(start, settings, self)
         self._pool.adopt(worker, ready)
         self._pool.begin()
@@ -188,14 +198,34 @@ class ClusterClient:
             return [replica_info(link, known.get(link.number), self._cached) for link in self._pool.links]
 
     @property
+    def wanted(self) -> int:
+        """How many replicas there should be."""
+        return self._pool.wanted
+
+    @property
     def refused(self) -> str | None:
         """Why no more replicas are started, where others still run."""
         return self._pool.refused
+
+    @property
+    def problem(self) -> str | None:
+        """Why the last replica did not start."""
+        return self._pool.problem
 
     def load(self) -> tuple[int, int]:
         """Requests in flight, and those of them that wait for a replica."""
         with self._lock:
             return len(self._open), sum(placed.link is None for placed in self._open.values())
+
+    def attained(self, now_s: float) -> float | None:
+        """The share of the recent requests that kept the targets; None without targets, and with few."""
+        if not self._attainment.targets.any:
+            return None
+        latest_s = now_s - self._attainment.targets.ttft_s
+        with self._lock:
+            items = [placed.item for placed in self._open.values()]
+            overdue = sum(item.first_token_s is None and item.began_s < latest_s for item in items)
+            return self._attainment.share(now_s, overdue)
 
     def drain(self, number: int) -> None:
         """End a replica: it gets no more requests, and what it has goes on elsewhere. InvalidRequest where
@@ -203,14 +233,21 @@ class ClusterClient:
         self._pool.drain(number)
 
     def replace(self) -> int:
-        """Start a new replica for each, one after another, and let the old ones end; how many."""
+        """Start a new replica for each, one after another, and let the old ones end; how many. Where the
+        weights have changed, requests that have begun end with the old ones."""
         return self._pool.replace_all()
+
+    @property
+    def has_new_weights(self) -> bool:
+        """Whether the model's files are others than those that new replicas get."""
+        return self._start.has_changed
 
     def close(self) -> None:
         """Stop all replicas; requests in flight fail with EngineStopped."""
         with self._lock:
             self._closing = True
         self._pool.close()
+        self._closed()
         self._fail_all(EngineStopped("the engine was shut down"))
 
     def _add(self, item: InFlightRequest) -> None:
@@ -251,15 +288,26 @@ class ClusterClient:
         if all(replica.draining for replica in self._router.replicas.values()):
             self._pool.wake()
             return
-        if target is None and self._moves.prefill(placed, run):
+        begun = bool(self._moves.of_other_weights(placed))
+        if target is None and not begun and self._moves.prefill(placed, run):
             link = placed.link
         else:
-            choice = target or self._router.choose(placed.routed, self._moves.others("decode"))
+            choice = target or self._choice(placed)
             self._router.sent(placed.routed, choice)
             link = placed.link = self._pool.link(choice.replica)
             link.put(Submit(number, run, item.accepted is not None))
         if item.paused and link is not None:
             link.put(Pause(number, True))
+
+    def _choice(self, placed: Placed) -> RoutingChoice:
+        """With the lock held, and a replica that takes requests. Where its reader has tokens, one with the
+        weights that gave them, even if that drains; another one only where there is none."""
+        roles, apart = self._moves.others("decode"), self._moves.of_other_weights(placed)
+        free = {number for number, replica in self._router.replicas.items() if not replica.draining}
+        if free - roles - apart:
+            return self._router.choose(placed.routed, roles | apart)
+        same = [] if not apart else [one for one in self._router.replicas if one not in apart]
+        return RoutingChoice(same[0], 0, 0.0) if same else self._router.choose(placed.routed, roles)
 
     def _end(self, placed: Placed, events: list[EngineEvent]) -> None:
         """With the lock held: the request ends with these events."""
@@ -302,6 +350,20 @@ class ClusterClient:
         """A draining replica has had time to end its requests: they go on elsewhere."""
         with self._lock:
             self._moves.leave(link)
+
+    def leaving(self, link: ReplicaLink) -> None:
+        """See `ReplicaEvents`: it drains."""
+        LOG.warning("replica %d was asked to end where it runs: it drains", link.number)
+        with suppress(InvalidRequest):  # it has ended already
+            self._pool.drain(link.number)
+
+    def must_stay(self, link: ReplicaLink) -> bool:
+        """Whether a reader has tokens of weights that no other replica has."""
+        same = [one for one in self._pool.links if one is not link and one.generation == link.generation]
+        with self._lock:
+            return not same and any(
+                placed.link is link and placed.item.output.tokens for placed in self._open.values()
+            )
 
     def works(self, link: ReplicaLink) -> bool:
         """Whether a replica has requests to compute."""
@@ -404,7 +466,11 @@ class ClusterClient:
             return
         placed.item.advanced = True
         self._pool.progressed()
-        done = events[-1]
+        done, placed.generation = events[-1], link.generation
+        if isinstance(done, RequestFinished) and self._attainment.targets.any:
+            timing, tokens = done.timing, placed.item.output.tokens // placed.item.request.params.n
+            kept = self._attainment.targets.kept(timing.first_token_s, timing.total_s, tokens)
+            self._attainment.note(time.monotonic(), kept)
         if isinstance(done, RequestFinished) and placed.moves:
             events[-1] = replace(done, moves=tuple(placed.moves))
         placed.outbox.append(events)
@@ -443,3 +509,8 @@ class ClusterClient:
                 self._end(placed, [RequestFailed(error)])
         for placed in every:
             placed.deliver()
+
+
+def _seconds(milliseconds: float | None) -> float:
+    """Of a target; infinite without."""
+    return math.inf if milliseconds is None else milliseconds / 1e3

@@ -1,6 +1,7 @@
 """A replica on any machine: `python -m headrace.cluster.join HOST PORT`, with a key on standard input.
 
 It connects to the front, proves that it knows the key, says whether it runs the same, and is a worker then.
+SIGTERM asks the front to drain it.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def main() -> None:
     send_hello(end, HelloReply(pid=os.getpid(), refusal=why))
     if why is not None:
         sys.exit(1)
-    EngineServer(cast("socket.socket", end)).run()
+    EngineServer(cast("socket.socket", end), leaves=True).run()
 
 
 if __name__ == "__main__":

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import secrets
+import signal
 import socket
+import subprocess
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -54,7 +57,35 @@ class RemoteReplicas:
             end.close()
             process.kill()
             raise
-        return WorkerProcess(Spawned(process, cast("socket.socket", end), self._spawner))
+        remote = RemoteProcess(process, end)
+        worker = WorkerProcess(Spawned(remote, cast("socket.socket", end), self._spawner))
+        worker.host = end.peer
+        return worker
+
+
+class RemoteProcess:
+    """A replica's process, which may be on a machine that does not answer any more: to kill it is to cut its
+    connection, at which it ends itself, and nobody waits for that."""
+
+    def __init__(self, process: StartedProcess, end: SealedSocket) -> None:
+        self._process, self._end, self.pid = process, end, process.pid
+        self._killed = False
+
+    def wait(self, timeout: float | None = None) -> int:
+        """See `StartedProcess`."""
+        return -signal.SIGKILL if self._killed else self._process.wait(timeout)
+
+    def kill(self) -> None:
+        """See `StartedProcess`."""
+        self._killed = True
+        with suppress(OSError):
+            self._end.shutdown(socket.SHUT_RDWR)  # what reads or writes there goes on
+        threading.Thread(target=self._end_there, name="headrace-kill", daemon=True).start()
+
+    def _end_there(self) -> None:
+        self._process.kill()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(JOIN_S)
 
 
 def _accepted(listener: socket.socket, key: bytes) -> SealedSocket:

@@ -15,6 +15,7 @@ class ReplicaInfo(Struct, frozen=True, kw_only=True):
     """One replica, for `headrace cluster status`."""
 
     replica: int
+    node: str
     pid: int
     state: str
     role: str
@@ -35,6 +36,7 @@ def replica_info(
     from_cache, prompts = cached.get(link.number, (0, 0))
     return ReplicaInfo(
         replica=link.number,
+        node=link.node,
         pid=link.pid,
         state="draining" if known is None or known.draining else "running",
         role=link.role,

@@ -12,6 +12,7 @@ from headrace.workers.process import WorkerProcess
 from headrace.workers.protocol import (
     BadFrame,
     FromWorker,
+    Leaving,
     ModelReady,
     PageReport,
     StepEvents,
@@ -40,13 +41,18 @@ class ReplicaEvents(Protocol):
         """Whether a request was accepted."""
         ...
 
+    def leaving(self, link: ReplicaLink) -> None:
+        """It was asked to end, where it runs."""
+        ...
+
     def lost(self, link: ReplicaLink, how: str) -> None:
         """The process has ended; nothing follows."""
         ...
 
 
 class ReplicaLink:
-    """`heard_s` is when its last message came. `closing`: its end is wanted. `role`: what it computes."""
+    """`heard_s` is when its last message came. `closing`: its end is wanted. `role`: what it computes.
+    `generation`: which weights it has."""
 
     def __init__(
         self,
@@ -55,8 +61,9 @@ class ReplicaLink:
         ready: ModelReady,
         told: ReplicaEvents,
         role: ReplicaRole = "any",
+        generation: int = 0,
     ) -> None:
-        self.number, self.ready = number, ready
+        self.number, self.ready, self.generation = number, ready, generation
         self.role: ReplicaRole = role
         self.status: EngineStatus = ready.status
         self.heard_s = time.monotonic()
@@ -66,6 +73,11 @@ class ReplicaLink:
         self.hung = False
         self._process, self._told = process, told
         self._thread = threading.Thread(target=self._read, name=f"headrace-replica-{number}", daemon=True)
+
+    @property
+    def node(self) -> str:
+        """The address of its machine, "local" where that is this one."""
+        return self._process.host
 
     @property
     def pid(self) -> int:
@@ -116,3 +128,5 @@ class ReplicaLink:
             self.heard_s = time.monotonic()
         elif isinstance(message, PageReport):
             self._told.moved(self, message)
+        elif isinstance(message, Leaving):
+            self._told.leaving(self)

@@ -7,10 +7,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol
 
 from headrace.cluster.replica_link import ReplicaEvents, ReplicaLink, ReplicaRole
 from headrace.config.cluster_settings import ClusterSettings
+from headrace.elastic.autoscaler import Observed, ScalingPolicy, ScalingState, scaled
+from headrace.elastic.placement import NoRoom
 from headrace.errors import EngineStopped, HeadraceError, InvalidRequest
 from headrace.workers.engine_client import CRASH_WINDOW_S, FIRST_PAUSE_S, LONGEST_PAUSE_S, MAX_CRASHES
 from headrace.workers.process import WorkerProcess
@@ -22,9 +25,10 @@ LOOK_S = 0.1
 MOVE_S = 10.0
 """Replies that a draining replica has not ended within `drain_s` go on elsewhere, with the pages of their
 prompts where these have come there within so long."""
+NO_ROOM_S = 2.0  # until the next look for room
+IN_PLACE_S = 600.0
+"""For a new replica in the place of one that has ended."""
 LONG_STEPS = 10  # of the longest step: a replica that is silent for so long hangs
-BUSY_REQUESTS = 1.0
-"""Requests in flight per place of a replica above which another one is started."""
 
 
 class ReplicaRefused(HeadraceError):
@@ -35,10 +39,15 @@ class ReplicaRefused(HeadraceError):
 
 class ReplicaStart(Protocol):
     """Starts a replica, as `workers.engine_client.Start`; ReplicaRefused where it has other weights than the
-    first one, unless these were accepted since. `accept` gives what takes that back."""
+    first one, unless these were accepted since. `accept` gives what takes that back. `generation` counts the
+    weights that were accepted."""
 
     def __call__(self, adopt: Callable[[WorkerProcess], None], /) -> tuple[WorkerProcess, ModelReady]: ...
     def accept(self) -> Callable[[], None]: ...
+    @property
+    def generation(self) -> int: ...
+    @property
+    def has_changed(self) -> bool: ...
 
 
 class PoolOwner(ReplicaEvents, Protocol):
@@ -47,7 +56,9 @@ class PoolOwner(ReplicaEvents, Protocol):
     def joined(self, link: ReplicaLink) -> None: ...
     def draining(self, link: ReplicaLink) -> None: ...
     def load(self) -> tuple[int, int]: ...
+    def attained(self, now_s: float) -> float | None: ...
     def works(self, link: ReplicaLink) -> bool: ...
+    def must_stay(self, link: ReplicaLink) -> bool: ...
     def leave(self, link: ReplicaLink) -> None: ...
     def end_late(self) -> None: ...
     def failed(self, error: HeadraceError) -> None: ...
@@ -65,15 +76,21 @@ class ReplicaPool:
         self._links: dict[int, ReplicaLink] = {}
         self._leaving: dict[int, float] = {}  # draining ones, and until when
         self._moving: set[int] = set()  # those of them whose requests are going elsewhere
-        self._wanted = settings.replicas
-        self._needed_s = time.monotonic()  # when more than the fewest were needed last
+        self._scaling = ScalingState(settings.replicas, time.monotonic())
+        self._policy = ScalingPolicy(
+            fewest=settings.fewest, most=settings.most, idle_s=settings.idle_s, met=settings.met
+        )
+        self._awaited = False  # a request has no replica to go to
+        self._places = 1  # of a replica
         self._crashes: deque[float] = deque()
-        self._starting: WorkerProcess | None = None
+        self._starting: set[WorkerProcess] = set()
+        self._launching: threading.Thread | None = None
         self._wake, self._closing = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="headrace-replicas", daemon=True)
         self._retry_s = 0.0  # when the next one may be started after some have died
         self.failure: HeadraceError | None = None
         self.refused: str | None = None
+        self.problem: str | None = None  # of the last start
         self.restarts = self.past_steps = 0
 
     @property
@@ -83,9 +100,14 @@ class ReplicaPool:
             return list(self._links.values())
 
     @property
+    def wanted(self) -> int:
+        """How many there should be."""
+        return self._scaling.wanted
+
+    @property
     def needed(self) -> bool:
         """Whether there should be one."""
-        return self._wanted > 0
+        return self._scaling.wanted > 0 or self._awaited
 
     def link(self, number: int) -> ReplicaLink:
         """The replica of that number."""
@@ -103,20 +125,27 @@ class ReplicaPool:
 
     def wake(self) -> None:
         """A request waits for a replica."""
-        self._wanted = max(self._wanted, 1)
+        self._awaited = True
         self._wake.set()
 
     def progressed(self) -> None:
         """Something new came from a replica: it is worth starting them."""
         self._crashes.clear()
 
-    def adopt(self, process: WorkerProcess, ready: ModelReady, role: ReplicaRole | None = None) -> None:
+    def adopt(
+        self,
+        process: WorkerProcess,
+        ready: ModelReady,
+        role: ReplicaRole | None = None,
+        generation: int = 0,
+    ) -> None:
         """A worker that is ready. Numbers are used again: the smallest that is free. Without a `role` it gets
         the one that is missing."""
         with self._lock:
             number = next(one for one in range(len(self._links) + 1) if one not in self._links)
             role = role or self._missing_role()
-            link = self._links[number] = ReplicaLink(number, process, ready, self._owner, role)
+            link = self._links[number] = ReplicaLink(number, process, ready, self._owner, role, generation)
+            self._places = ready.limits.max_num_seqs
         self._owner.joined(link)
         link.start()
 
@@ -162,6 +191,8 @@ class ReplicaPool:
             old = [link for link in self.links if link.number not in self._leaving]
             for done, link in enumerate(old):
                 error = self._launch(link.role)
+                if isinstance(error, NoRoom) and len(self.links) > 1:
+                    error = self._replace_in_place(link)
                 if self.failure is not None or self._closing.is_set():
                     raise self.failure or EngineStopped("the engine is shutting down")
                 if error is not None:
@@ -177,16 +208,35 @@ class ReplicaPool:
         finally:
             self._replacing.release()
 
+    def _replace_in_place(self, link: ReplicaLink) -> Exception | None:
+        """Where there is no room for one more: the old one ends first; the pool's thread starts another."""
+        with suppress(InvalidRequest):
+            self.drain(link.number)
+        while self.find(link.number) is link and not self._closing.is_set():
+            time.sleep(LOOK_S)
+        self.problem = None
+        until_s = time.monotonic() + IN_PLACE_S
+        while not self._closing.is_set() and self.failure is None:
+            staying = [one for one in self.links if one.number not in self._leaving]
+            if len(staying) >= self._scaling.wanted:
+                return None
+            if self.refused is not None or time.monotonic() > until_s:
+                return EngineStopped(self.problem or "it takes too long")
+            time.sleep(LOOK_S)
+        return None
+
     def close(self) -> None:
         """End all."""
         self._closing.set()
         self._wake.set()
         with self._lock:
-            starting = self._starting
-        if starting is not None:
-            starting.close()
+            starting = list(self._starting)
+        for process in starting:
+            process.close()
         if self._thread.is_alive():
             self._thread.join()
+        if self._launching is not None:
+            self._launching.join()
         links = self.links
         for link in links:
             link.close()
@@ -213,15 +263,17 @@ class ReplicaPool:
         if self.failure is not None:
             return
         self._scale(now_s)
-        missing = self._wanted - len(self._links) + len(self._leaving)
-        if missing > 0 and now_s >= self._retry_s and not (self.refused and self._links):
+        is_launching = self._launching is not None and self._launching.is_alive()  # before they are counted
+        missing = self._scaling.wanted - len(self._links) + len(self._leaving)
+        if missing > 0 and not is_launching and now_s >= self._retry_s and not (self.refused and self._links):
             self._start_one()
 
     def _check(self, link: ReplicaLink, now_s: float) -> None:
         """End one that drains and is idle, and one that hangs."""
         works = self._owner.works(link)
         leaves_s = self._leaving.get(link.number)
-        if leaves_s is not None and (not works or now_s > leaves_s + MOVE_S):
+        late = leaves_s is not None and now_s > leaves_s + MOVE_S
+        if leaves_s is not None and (late or not works) and not self._owner.must_stay(link):
             link.close()
         elif leaves_s is not None and now_s > leaves_s and link.number not in self._moving:
             self._moving.add(link.number)
@@ -235,25 +287,22 @@ class ReplicaPool:
             link.kill()
 
     def _scale(self, now_s: float) -> None:
-        """One more while requests wait, one less when there was no need for some time."""
-        settings = self._settings
+        """As many as `elastic.autoscaler` says; where that is one less, the last one drains."""
         in_flight, waiting = self._owner.load()
-        links = self.links
-        places = sum(link.ready.limits.max_num_seqs for link in links)
-        if waiting and not links:
-            self._wanted = max(self._wanted, 1)
-        settled = bool(links) and len(links) - len(self._leaving) >= self._wanted
-        if settled and in_flight > BUSY_REQUESTS * places and self._wanted < settings.most:
-            self._wanted += 1
-        fewer = self._wanted - 1
-        per_link = places / len(links) if links else 0
-        if in_flight > fewer * per_link / 2 or waiting:
-            self._needed_s = now_s
-        elif now_s - self._needed_s > settings.idle_s and fewer >= settings.fewest:
-            self._needed_s, self._wanted = now_s, fewer
-            staying = [link for link in links if link.number not in self._leaving]
-            if len(staying) > fewer:
-                self.drain(max(link.number for link in staying))
+        awaited, self._awaited = self._awaited, False
+        staying = [link for link in self.links if link.number not in self._leaving]
+        seen = Observed(
+            now_s=now_s,
+            replicas=len(staying),
+            places=self._places,
+            in_flight=in_flight,
+            waiting=max(waiting, int(awaited)),
+            attained=self._owner.attained(now_s),
+        )
+        before = self._scaling.wanted
+        self._scaling = scaled(self._scaling, seen, self._policy)
+        if self._scaling.wanted < before and len(staying) > self._scaling.wanted:
+            self.drain(max(link.number for link in staying))
 
     def _start_one(self) -> None:
         now_s = time.monotonic()
@@ -271,27 +320,43 @@ class ReplicaPool:
             return
         if crashes > 1:
             self._retry_s = now_s + min(FIRST_PAUSE_S * 2 ** (crashes - 2), LONGEST_PAUSE_S)
-        self._launch()
+        # Meanwhile this thread looks for replicas that hang.
+        self._launching = threading.Thread(target=self._launch, name="headrace-start", daemon=True)
+        self._launching.start()
 
     def _launch(self, role: ReplicaRole | None = None) -> Exception | None:
         """Start one; why it did not."""
+        generation, mine = self._start.generation, list[WorkerProcess]()
         try:
-            process, ready = self._start(self._adopt_starting)
+            process, ready = self._start(lambda started: self._adopt_starting(started, mine))
         except Exception as error:
             if not self._closing.is_set():
-                LOG.error("a replica did not start: %s", error)
-                self.refused = error.message if isinstance(error, ReplicaRefused) else None
-                with self._lock:
-                    self._crashes.append(time.monotonic())
+                self._not_started(error)
             return error
+        finally:
+            with self._lock:
+                self._starting.difference_update(mine)
         if self._closing.is_set():
             process.close()
             return None
-        self.adopt(process, ready, role)
+        self.problem = None
+        self.adopt(process, ready, role, generation)
         return None
 
-    def _adopt_starting(self, process: WorkerProcess) -> None:
+    def _not_started(self, error: Exception) -> None:
+        if str(error) != self.problem:
+            LOG.error("a replica did not start: %s", error)
+        self.problem = str(error)
+        self.refused = error.message if isinstance(error, ReplicaRefused) else None
+        if isinstance(error, NoRoom):
+            self._retry_s = time.monotonic() + NO_ROOM_S
+            return
         with self._lock:
-            self._starting = process
+            self._crashes.append(time.monotonic())
+
+    def _adopt_starting(self, process: WorkerProcess, mine: list[WorkerProcess]) -> None:
+        mine.append(process)
+        with self._lock:
+            self._starting.add(process)
         if self._closing.is_set():
             process.close()

@@ -28,8 +28,9 @@ MIN_MOVED_TOKENS = GROUP_TOKENS
 class Placed(Struct, eq=False):
     """A request in flight and the replica that computes it, None while it waits for one. While it is
     `prefilling`, that replica computes the prompt alone, for another one. `transfer` are its pages under
-    way. `outbox` has the events that its reader gets next: they are added with the caller's lock held, and
-    delivered without it, in that order, whichever threads do it."""
+    way. `generation`: the weights that gave what its reader has. `outbox` has the events that its reader gets
+    next: they are added with the caller's lock held, and delivered without it, in that order, whichever
+    threads do it."""
 
     item: InFlightRequest
     routed: RoutedRequest
@@ -37,6 +38,7 @@ class Placed(Struct, eq=False):
     prefilling: bool = False
     transfer: Transfer | None = None
     moves: list[PageMove] = field(default_factory=list[PageMove])
+    generation: int | None = None
     outbox: deque[list[EngineEvent]] = field(default_factory=deque[list[EngineEvent]])
     _delivering: RLock = field(default_factory=RLock)  # a sink may cancel its request
 
@@ -82,6 +84,13 @@ class RequestMoves:
         ]
         others = frozenset(link.number for link in ready if link.role not in (role, "any"))
         return others if len(others) < len(ready) else frozenset()
+
+    def of_other_weights(self, placed: Placed) -> frozenset[int]:
+        """The replicas that might give other tokens than its reader has; none where it has none."""
+        if placed.generation is None or not placed.item.output.tokens:
+            return frozenset()
+        links = map(self._places.link, self._places.router.replicas)
+        return frozenset(one.number for one in links if one and one.generation != placed.generation)
 
     def prefill(self, placed: Placed, run: EngineRequest) -> bool:
         """Let a replica for prompts compute this one's, whose pages come to a replica that decodes; False
@@ -136,7 +145,7 @@ class RequestMoves:
 
     def _leave(self, placed: Placed, link: ReplicaLink) -> None:
         request, router = placed.item.request, self._places.router
-        excluded = self.others("decode") | {link.number}
+        excluded = self.others("decode") | self.of_other_weights(placed) | {link.number}
         if all(known.draining or number in excluded for number, known in router.replicas.items()):
             return  # it stays here until another one is ready, or the replica ends
         target = self._places.link(router.choose(placed.routed, excluded).replica)

@@ -11,6 +11,7 @@ import socket
 import struct
 import time
 from contextlib import suppress
+from typing import cast
 
 from headrace.errors import HeadraceError
 
@@ -58,6 +59,12 @@ class SealedSocket:
             self._left = memoryview(self._record())
         taken, self._left = self._left[:size], self._left[size:]
         return bytes(taken)
+
+    @property
+    def peer(self) -> str:
+        """The address of the other side; "local" for a pair of sockets."""
+        address = cast("tuple[str, int] | str", self._socket.getpeername())
+        return address[0] if isinstance(address, tuple) else "local"
 
     def shutdown(self, how: int) -> None:
         """As a socket's."""

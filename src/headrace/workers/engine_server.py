@@ -39,6 +39,7 @@ from headrace.workers.protocol import (
     Cancel,
     EventsAck,
     FromWorker,
+    Leaving,
     LoadAdapter,
     LoadModel,
     LoadProgress,
@@ -76,10 +77,10 @@ Outgoing = Batch | FromWorker | None
 
 
 class EngineServer:
-    """One per process; `run` does not return."""
+    """One per process; `run` does not return. With `leaves`, SIGTERM asks the server to drain this worker."""
 
-    def __init__(self, end: socket.socket, turns: int | None = None) -> None:
-        self._turns = turns
+    def __init__(self, end: socket.socket, turns: int | None = None, *, leaves: bool = False) -> None:
+        self._turns, self._leaves = turns, leaves
         self._engine: Engine | Encoder | None = None
         self._pages: PageMover | None = None
         self._weight_format = ""
@@ -117,6 +118,9 @@ class EngineServer:
     def _interrupted(self, number: int, frame: FrameType | None) -> None:
         if self._stopping:
             raise SystemExit
+        if self._leaves and self._engine is not None:  # a thread: this one may hold the pipe's lock
+            self._leaves = False
+            threading.Thread(target=self._pipe.put, args=(Leaving(),), daemon=True).start()
 
     # -- main thread: loading
     # ----------------------------------------------------------------------------

@@ -36,6 +36,7 @@ class WorkerProcess:
         """A process that was started, or a new one of `spawner`."""
         spawned = spawned or (spawner or Spawner(forks=False)).spawn()
         self._process, self.spawner = spawned.process, spawned.spawner
+        self.host = "local"  # or the address of another machine
         self._pipe: Pipe[bytes] = Pipe(spawned.end, b"".join, "headrace-orders", eager=True)
 
     @property

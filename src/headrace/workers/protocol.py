@@ -237,6 +237,10 @@ class AdapterResult(_Message, frozen=True):
     error: HeadraceError | None
 
 
+class Leaving(_Message, frozen=True):
+    """From a worker of another machine: it was asked to end there, so it should get no more requests."""
+
+
 class StepEvents(_Message, frozen=True):
     """From the worker: the engine's status, and the events since the last such message.
 
@@ -263,6 +267,7 @@ FromWorker = (
     | AdapterResult
     | StepEvents
     | PageReport
+    | Leaving
 )
 
 EVENTS: tuple[type[EngineEvent], ...] = get_args(EngineEvent)

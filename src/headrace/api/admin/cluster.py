@@ -1,7 +1,8 @@
-"""GET /v1/cluster, POST /v1/cluster/drain and /v1/cluster/replace: the replicas of models."""
+"""GET /v1/cluster, POST /v1/cluster/drain, …/replace and …/update: the replicas of models."""
 
 from __future__ import annotations
 
+import time
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
@@ -18,10 +19,20 @@ from headrace.errors import InvalidRequest
 
 
 class ModelReplicas(Struct, frozen=True, kw_only=True):
-    """A model's replicas that run."""
+    """A model's replicas that run, and how many are `wanted`. `nodes` are their machines. Of the requests
+    that are `in_flight`, some are `waiting` for a replica. `hit_rate` is the share of the prompts' tokens
+    that came from the cache, `attained` the share of recent requests that kept the targets. `problem`: why
+    the last start of a replica failed."""
 
     id: str
     policy: str
+    wanted: int
+    nodes: list[str]
+    in_flight: int
+    waiting: int
+    hit_rate: float | None
+    attained: float | None
+    problem: str | None
     replicas: list[ReplicaInfo]
     object: Literal["replicas"] = "replicas"
 
@@ -71,6 +82,24 @@ async def drain_replica(http: HttpRequest) -> Response:
     return json_response(_replicas(name, engine))
 
 
+@Endpoint("POST", "/v1/cluster/update", body=ClusterBody, reply=ReplacedReplicas)
+async def update_replicas(http: HttpRequest) -> Response:
+    """Take new weights from the model's files, replica by replica; replies that have begun keep the old."""
+    body, service = await read_checked(ClusterBody, http), get_service(http)
+    name, engine = _engine(service, body.model)
+
+    def update() -> int:
+        if not engine.has_new_weights:
+            raise InvalidRequest(
+                f"the files of {name!r} are those that its replicas have: put new ones there first, or start "
+                "the replicas anew with `headrace cluster replace`",
+                param="model",
+            )
+        return engine.replace()
+
+    return json_response(ReplacedReplicas(name, await service.run_in_thread(update)))
+
+
 @Endpoint("POST", "/v1/cluster/replace", body=ClusterBody, reply=ReplacedReplicas)
 async def replace_replicas(http: HttpRequest) -> Response:
     """Start each replica anew, one after another, without an end to any reply."""
@@ -91,4 +120,17 @@ def _engine(service: Service, model: str | None) -> tuple[str, ClusterClient]:
 
 
 def _replicas(name: str, engine: ClusterClient) -> ModelReplicas:
-    return ModelReplicas(id=name, policy=engine.policy, replicas=engine.replicas())
+    replicas, (in_flight, waiting) = engine.replicas(), engine.load()
+    prompts = sum(one.prompt_tokens for one in replicas)
+    return ModelReplicas(
+        id=name,
+        policy=engine.policy,
+        wanted=engine.wanted,
+        nodes=sorted({one.node for one in replicas}),
+        in_flight=in_flight,
+        waiting=waiting,
+        hit_rate=sum(one.cached_tokens for one in replicas) / prompts if prompts else None,
+        attained=engine.attained(time.monotonic()),
+        problem=engine.problem,
+        replicas=replicas,
+    )

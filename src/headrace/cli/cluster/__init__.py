@@ -12,10 +12,13 @@ Examples:
   headrace cluster status
   headrace cluster drain 2
   headrace cluster replace
+  headrace cluster update
 """
 COMMANDS = {
     "serve": "Serve models over HTTP, each by several replicas.",
     "status": "The replicas of a running server: load and cache.",
     "drain": "Stop a replica; others continue its requests.",
     "replace": "Restart all replicas without a failed request.",
+    "update": "Take new weights without a failed request.",
+    "leave": "Drain the replicas on this machine.",
 }

@@ -18,8 +18,8 @@ HELP = """Serve models over HTTP as `headrace serve` does, each by several proce
 Everything else is the same: APIs, keys, limits, settings, and the bytes of every answer. Without --threads
 the replicas share the cores; each has a KV cache of its own, within --memory in all.
 
-With --min and --max replicas are started while more requests run than they have places for, and stopped when
-they are not needed; with --min 0 an idle model has none.
+With --min and --max replicas are started while more requests run than they have places for, or too few keep
+--ttft-ms and --tpot-ms, and stopped when they are not needed; with --min 0 an idle model has none.
 
 With --prefill N --decode M (disaggregated prefill) N replicas compute prompts and M others generate the
 tokens, and get the pages of the KV cache: long prompts do not slow down other replies.
@@ -50,6 +50,18 @@ def command(
     ] = None,
     decode: Annotated[int | None, typer.Option(help="Replicas that only decode, with --prefill.")] = None,
     launcher: Annotated[str | None, typer.Option(help="local (default) or ray.")] = None,
+    listen: Annotated[
+        str | None, typer.Option(help="Address of this machine that replicas on Ray connect to.")
+    ] = None,
+    fronts: Annotated[
+        int | None, typer.Option(help="Servers behind one address, of which this is one.")
+    ] = None,
+    ttft_ms: Annotated[
+        float | None, typer.Option(help="Target of the time to the first token, for --max.")
+    ] = None,
+    tpot_ms: Annotated[
+        float | None, typer.Option(help="Target of the time per token after it, for --max.")
+    ] = None,
     *,
     read_settings: Callable[[], Settings],
 ) -> None:
@@ -62,6 +74,10 @@ def command(
         "prefill": prefill,
         "decode": decode,
         "launcher": launcher,
+        "listen": listen,
+        "fronts": fronts,
+        "ttft_ms": ttft_ms,
+        "tpot_ms": tpot_ms,
     }
     given = {name: value for name, value in flags.items() if value is not None}
 
