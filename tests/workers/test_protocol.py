@@ -52,6 +52,7 @@ from headrace.workers.protocol import (
     HotTexts,
     ImportEnded,
     ImportPart,
+    Leaving,
     ListHotTexts,
     LoadAdapter,
     LoadModel,
@@ -170,6 +171,7 @@ FROM_WORKER: list[FromWorker] = [
     PartTaken(6),
     ImportEnded(6, 64, ""),
     HotTexts(7, [((True, "salt", ""), 3, (1, 2, 3))]),
+    Leaving(),
 ]
 
 
