@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from golden import CAPACITY, Chunk, make_step, relative_error, scattered_pages
 from headrace import LLM, _native
+from headrace.bench.quality.next_token_model import NextTokenModel
 from headrace.errors import UnsupportedModel
 from headrace.executors.executor import Executor
 from headrace.executors.native import NativeExecutor
 from headrace.executors.reference import ReferenceExecutor
 from headrace.executors.torch_executor import TorchExecutor
+from headrace.loading.options import EngineOptions
 from headrace.loading.program_weights import ProgramWeights
 from headrace.models.registry import find_model
 from headrace.ops.value import Array
@@ -88,6 +92,27 @@ def test_a_model_is_served(tmp_path: Path, name: str) -> None:
             alone = [llm.generate(prompt, max_tokens=12, temperature=0.0).text for prompt in prompts]
             together = llm.generate_batch(prompts, max_tokens=12, temperature=0.0)
         assert [answer.text for answer in together] == alone, weights
+
+
+def test_a_teacher_reads_its_inputs_in_order(tmp_path: Path) -> None:
+    """`headrace distil` from GPTQ with `desc_act` learns what the model finds likely, not mixed columns."""
+    plain = write_model(tmp_path / "stored", SCHEMES["gptq_act_order"])
+    shutil.copytree(tmp_path / "stored", tmp_path / "plain")
+    config = json.loads((tmp_path / "plain" / "config.json").read_text())
+    del config["quantization_config"]
+    (tmp_path / "plain" / "config.json").write_text(json.dumps(config | {"dtype": "float32"}))
+    for file in (tmp_path / "plain").glob("*.safetensors*"):
+        file.unlink()
+    whole = {name: np.ascontiguousarray(values) for name, values in plain.items()}
+    save_file(whole, tmp_path / "plain" / "model.safetensors")
+    logs: list[Array] = []
+    for name in ("stored", "plain"):
+        for file in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copy(tiny_model(tmp_path / f"{name}-{file}") / file, tmp_path / name / file)
+        options = EngineOptions(threads=1, cache_dir=None, quantization="bf16")
+        teacher = NextTokenModel(str(tmp_path / name), options, longest=len(PROMPT))
+        logs.append(np.concatenate(list(teacher.log_probs(PROMPT, 0))))
+    np.testing.assert_array_equal(logs[0], logs[1])
 
 
 def test_an_order_that_no_product_can_follow_is_refused() -> None:

@@ -23,14 +23,15 @@ from headrace.adapt.examples import ExampleStore
 from headrace.adapt.export import everything
 from headrace.adapt.exposure import canaries, digests
 from headrace.adapt.fingerprint import Fingerprint
-from headrace.adapt.ladder import Split, task_examples
+from headrace.adapt.ladder import WORTH, Split, task_examples
 from headrace.adapt.promotion import _exposed as promoted_exposed
 from headrace.adapt.promotion import promote, roll_back, start_shadow
 from headrace.adapt.registry import Registry, StudentRow
+from headrace.adapt.rungs.folders import ModelFolders
 from headrace.adapt.rungs.lora import _exposed
 from headrace.adapt.rungs.served import ServedAdapters, remove_adapters
 from headrace.adapt.rungs.teaching import ADAPTER, AdapterPlace, _line, plan_of, students_folder, teach
-from headrace.adapt.rungs.writing import adapter_digest, written
+from headrace.adapt.rungs.writing import weights_digest, written
 from headrace.adapt.schema import adapt_file, open_adapt
 from headrace.adapt.serving import _wants_text
 from headrace.adapt.shadow import monthly_usd, prospects
@@ -76,7 +77,7 @@ def writing(store: ExampleStore, state: str, folder: Path | None = None) -> Stud
     made = students_folder(folder or store.database.path or Path()) / name / ADAPTER
     made.mkdir(parents=True)
     (made / "adapter_model.safetensors").write_bytes(b"abc")
-    model = StudentModel(rung="lora", answers=(), size=0, base="mini", adapter=adapter_digest(made))
+    model = StudentModel(rung="lora", answers=(), size=0, base="mini", adapter=weights_digest(made))
     card = replace(card, rung="lora", weights=model.digest)
     store.database.execute(
         "UPDATE students SET state = ?, model = ?, card = ? WHERE id = ?",
@@ -95,8 +96,8 @@ def test_nothing_is_left_of_a_rung_that_was_not_chosen(
     tmp_path: Path, store: ExampleStore, monkeypatch: pytest.MonkeyPatch, state: str
 ) -> None:
     """Its folder has the name of the student that was chosen."""
-    monkeypatch.setattr(training, "GOOD_ENOUGH", 2.0)
-    monkeypatch.setattr(training, "why_not", lambda base: "")
+    monkeypatch.setitem(WORTH, "lora", -1.0)
+    monkeypatch.setattr(training, "why_not", lambda base, rung: "")
 
     def tried(
         task: str, student: str, parts: Split, risk: float, place: AdapterPlace, *rest: Any, **more: Any
@@ -105,33 +106,33 @@ def test_nothing_is_left_of_a_rung_that_was_not_chosen(
         (place.folder / "training.jsonl").write_text("what a user has said")
         raise InvalidRequest("there is not enough memory")
 
-    monkeypatch.setattr(training, "tried_lora", tried)
+    monkeypatch.setattr(training, "tried_writer", tried)
     task = fill(store, 250, wrong=0.0 if state == "trained" else 1.0)
     if state == "trained":
-        _, card = train(store, task, SETTINGS, words, weights=tmp_path)
+        _, card = train(store, task, SETTINGS, words, folders=ModelFolders(base=str(tmp_path)))
         assert card.rung != "lora" and card.skipped["lora"] == "there is not enough memory"
     else:
-        with pytest.raises(InvalidRequest, match="lora: there is not enough memory"):
-            train(store, task, SETTINGS, words, weights=tmp_path)
+        with pytest.raises(InvalidRequest, match="lora is not tried: there is not enough memory"):
+            train(store, task, SETTINGS, words, folders=ModelFolders(base=str(tmp_path)))
     assert not has(tmp_path, "what a user has said")
 
 
 def test_a_kill_after_the_adapter_was_made_leaves_no_texts(tmp_path: Path) -> None:
     place = AdapterPlace(base="mini", weights=tmp_path, folder=tmp_path / "s-1", cores=1, hours=1.0)
     (place.folder / "work").mkdir(parents=True)
-    place.adapter.mkdir()
+    place.made.mkdir()
     (place.folder / "training.jsonl").write_text("what a user has said")
     teach([], place, lambda: False, lambda note: None)
-    assert list(place.folder.iterdir()) == [place.adapter]
+    assert list(place.folder.iterdir()) == [place.made]
 
 
 def test_what_is_forgotten_is_not_learned_to_the_end(
     tmp_path: Path, store: ExampleStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The adapter takes hours: it ends at once, and is in no file."""
-    monkeypatch.setattr(training, "GOOD_ENOUGH", 2.0)
+    monkeypatch.setitem(WORTH, "lora", -1.0)
     monkeypatch.setattr(training, "LOOK_S", 0.0)
-    monkeypatch.setattr(training, "why_not", lambda base: "")
+    monkeypatch.setattr(training, "why_not", lambda base, rung: "")
     looks: list[int] = []
 
     def tried(
@@ -145,10 +146,10 @@ def test_what_is_forgotten_is_not_learned_to_the_end(
             looks.append(1)
             more["has_traffic"]()
 
-    monkeypatch.setattr(training, "tried_lora", tried)
+    monkeypatch.setattr(training, "tried_writer", tried)
     task = fill(store, 250)
     with pytest.raises(InvalidRequest, match="deleted while a student learned"):
-        train(store, task, SETTINGS, words, weights=tmp_path)
+        train(store, task, SETTINGS, words, folders=ModelFolders(base=str(tmp_path)))
     assert len(looks) == 1 and not has(tmp_path, "what a user has said")
     assert not Registry(store.database).students("trained")
 
@@ -341,8 +342,10 @@ def test_a_base_that_cannot_learn_keeps_no_student_that_chooses_from_being_made(
     )
     task = fill(store, 250)
     said = command("train", task)
-    assert "student s-" in said and "lora was not tried: " in said
-    _, card = train(store, task, SETTINGS, words, unfit="its weights are no folder")
+    assert "student s-" in said and "lora" in said and "not tried: " in said
+    _, card = train(
+        store, task, SETTINGS, words, folders=ModelFolders(unfit={"lora": "its weights are no folder"})
+    )
     assert card.skipped["lora"] == "its weights are no folder" or "torch" in card.skipped["lora"]
 
 
@@ -428,7 +431,7 @@ def test_an_adapter_that_was_exchanged_is_not_served(
     file = students_folder(path) / row.id / ADAPTER / "adapter_model.safetensors"
     file.write_bytes(b"abd")
     asyncio.run(looks(served(), [row], [row]))
-    assert loaded == unloaded and caplog.text.count("not the one that was certified") == 1
+    assert loaded == unloaded and caplog.text.count("not those that were certified") == 1
     shutil.rmtree(file.parent)
     asyncio.run(looks(served(), [row]))
     assert loaded == unloaded and "cannot be read" in caplog.text

@@ -86,14 +86,14 @@ def test_what_no_simple_student_can_answer(store: ExampleStore, monkeypatch: pyt
     with pytest.raises(InvalidRequest, match="raise adapt"):
         train(store, task, SETTINGS, words)
     with_base = replace(SETTINGS, base="mini")
-    monkeypatch.setattr(diagnosis, "why_not", lambda base: "")
+    monkeypatch.setattr(diagnosis, "why_not", lambda base, rung="lora": "")
     assert "LoRA on mini is not tried: " in diagnose(store, store.task(task), with_base, words).missing
 
 
 def test_answers_that_only_lora_can_write(store: ExampleStore, monkeypatch: pytest.MonkeyPatch) -> None:
     task = fill(store, 250, answer="Dear Ann, " + "this is long. " * 30)
     assert "closed answers" in diagnose(store, store.task(task), SETTINGS, words).missing
-    monkeypatch.setattr(diagnosis, "why_not", lambda base: "")
+    monkeypatch.setattr(diagnosis, "why_not", lambda base, rung="lora": "")
     found = diagnose(store, store.task(task), replace(SETTINGS, base="mini"), words)
     assert "LoRA on mini is not tried: " in found.missing
 

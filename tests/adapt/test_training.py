@@ -66,7 +66,7 @@ def test_a_training_that_was_cut_makes_the_same_student(monkeypatch: pytest.Monk
         assert cuts == (0 if not cut else cuts) and (not cut or cuts >= 4)
         assert name == "s-same" and card.last_example == 250 and kept_training(database, task) is None
         row = Registry(database).student(task, "trained")
-        models.append(msgspec.msgpack.encode((row.model, row.pairs, replace(row.card, rungs={}))))
+        models.append(msgspec.msgpack.encode((row.model, row.pairs, replace(row.card, rungs={}, report=[]))))
         database.close()
     assert models[0] == models[1]
 

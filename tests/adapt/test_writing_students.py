@@ -23,6 +23,7 @@ from headrace.adapt.fine_tuning.order import MODULE, AdapterPlan
 from headrace.adapt.ladder import task_examples
 from headrace.adapt.registry import Registry
 from headrace.adapt.retention import sweep
+from headrace.adapt.rungs.folders import ModelFolders
 from headrace.adapt.rungs.lora import lessons_of, why_not
 from headrace.adapt.rungs.served import remove_adapters
 from headrace.adapt.rungs.teaching import students_folder
@@ -83,11 +84,12 @@ def test_without_a_base_or_the_extra_the_rung_is_skipped_by_name(
     store: ExampleStore, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = collected(store, 60)
-    with pytest.raises(InvalidRequest, match=r"\(lora\) is not tried: adapt.base names no model"):
+    with pytest.raises(InvalidRequest, match=r"lora is not tried: adapt.base names no model"):
         train(store, task, AdaptSettings(margin=0.2), words)
-    monkeypatch.setattr("headrace.adapt.rungs.lora.LIBRARIES", ("torch_that_is_not_there",))
+    missing = ("torch_that_is_not_there",)
+    monkeypatch.setattr("headrace.adapt.rungs.lora.LIBRARIES", {"lora": missing, "distilled": missing})
     with pytest.raises(InvalidRequest, match=r"needs headrace\[train\] \(torch_that_is_not_there"):
-        train(store, task, SETTINGS, words, weights=base)
+        train(store, task, SETTINGS, words, folders=ModelFolders(base=str(base)))
     assert "needs headrace[train]" in why_not("mini")
     other = fill(store, 250)  # one that can choose does not need it; its card says that
     store.database.execute("DELETE FROM examples WHERE answer = ?", (ANSWER,))
@@ -122,7 +124,7 @@ def test_a_training_of_an_adapter_waits_for_clients_and_is_killed(
         kept = kept_training(database, task)
         return "" if kept is None else kept.stage
 
-    process = TrainingProcess(file, task, SETTINGS, base)
+    process = TrainingProcess(file, task, SETTINGS, ModelFolders(base=str(base)), "lora")
     until(lambda: stage().startswith("lora step"))
     seen, same = "", 0
     while same < 10:  # it may end a step that it has begun
@@ -140,7 +142,7 @@ def test_a_training_of_an_adapter_waits_for_clients_and_is_killed(
     assert not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in children)
     assert kept_training(database, task) == kept and (students_folder(file) / kept.student).is_dir()
     try:
-        name, card = TrainingProcess(file, task, SETTINGS, base).result()
+        name, card = TrainingProcess(file, task, SETTINGS, ModelFolders(base=str(base)), "lora").result()
         assert name == kept.student and card.rung == "lora"
     except InvalidRequest as error:  # such a model learns little of so few steps
         assert "lora: nothing is certified" in error.message
@@ -166,7 +168,7 @@ def test_a_student_that_writes_from_its_lessons_to_its_rollback(
         collected(store, 60)
         store.database.execute("UPDATE examples SET task = ?", (task,))
 
-        name, card = train(store, task, SETTINGS, words, weights=base)
+        name, card = train(store, task, SETTINGS, words, folders=ModelFolders(base=str(base)))
         assert card.rung == "lora" and card.share > 0.5 and card.rungs["lora"][1] > 0.9, card
         assert card.keys and len(card.data_sha256) == 64 and card.exposed == []
         folder = students_folder(adapt_file(tmp_path / "store.sqlite3")) / name

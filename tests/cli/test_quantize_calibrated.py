@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import pytest
 from invocation import Outcome
 
 from headrace.cli.compression import staged
+from headrace.cli.quantize import _goes_on
+from headrace.errors import QualityBelowBound
 from tiny import convertible_model
 
 FEW = ("--windows", "2", "--window", "256", "--greedy", "0", "--json")
@@ -21,6 +24,19 @@ def kl(inside: Callable[..., Outcome], model: Path) -> float:
     assert outcome.code == 0, outcome.stderr
     mean: float = json.loads(outcome.stdout)["kl"]["mean"]
     return mean
+
+
+def test_a_run_that_fails_says_what_it_leaves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Such as on a full disk: the same command goes on from it. What lost too much is not gone on with."""
+    work = tmp_path / ".out.calibration"
+    for error, stays in ((OSError(errno.ENOSPC, "full"), True), (QualityBelowBound("lost"), False)):
+        work.mkdir()
+        (work / "part").write_bytes(bytes(3_000_000))
+        with pytest.raises(type(error)), _goes_on(work):
+            raise error
+        assert work.is_dir() == stays
+        assert ("what was calibrated stays in" in capsys.readouterr().err) == stays
+        shutil.rmtree(work, ignore_errors=True)
 
 
 @pytest.mark.nightly

@@ -23,7 +23,7 @@ from headrace.distil.licenses import TrainingForbidden, check_rights
 from headrace.distil.paired_test import StudentWorse, check_better
 from headrace.distil.probe import Prompt, WrongTeacher, is_right, lower_bound, probe
 from headrace.distil.samples import Sample, read_prompts
-from headrace.distil.teacher_data import TeacherData, top_of
+from headrace.distil.teacher_data import TeacherData, certain, top_of, toward
 from headrace.errors import StoreError, TargetUnreachable, UsageError
 
 KNOWN = [Prompt(({"role": "user", "content": f"q{i}"},), str(i)) for i in range(64)]
@@ -210,6 +210,24 @@ def test_what_teachers_said_is_kept_by_content(tmp_path: Path) -> None:
         full = TeacherData(tmp_path / "full", "t", compute, k=8)  # type: ignore[arg-type]
         (tmp_path / "full").rmdir()
         full.of(samples)
+
+
+def test_what_was_said_counts_beside_what_is_likely() -> None:
+    """Half of it, also where the teacher finds it unlikely; a correction counts alone."""
+    random = np.random.default_rng(1)
+    logits = random.normal(size=(5, 40)) * 3
+    logs = logits - np.log(np.exp(logits).sum(1, keepdims=True))
+    top, said = top_of(logs, 8), np.array([*logs.argmax(1)[:3], *logs.argmin(1)[3:]], np.int32)
+    found = toward(top, said, 0.5)
+    for row, token in enumerate(said):
+        chances = dict(zip(found.ids[row].tolist(), np.exp(found.logs[row].astype(float)), strict=True))
+        assert chances[int(token)] == pytest.approx(0.5 + 0.5 * np.exp(logs[row, token]), abs=2e-3)
+        assert sum(chances.values()) + np.exp(float(found.tail[row])) == pytest.approx(1, abs=5e-3)
+        assert max(chances, key=lambda one: chances[one]) == token
+    alone = certain(said, 40, 8)
+    assert alone.ids[:, 0].tolist() == said.tolist() and not alone.logs[:, 0].any()
+    assert all(len(set(row)) == 8 and max(row) < 40 for row in alone.ids.tolist())
+    assert (alone.logs[:, 1:] < -15).all()
 
 
 def test_a_half_written_line_is_made_again(tmp_path: Path) -> None:

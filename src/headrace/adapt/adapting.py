@@ -154,7 +154,7 @@ class Adapting:
                 self._told.add(row.id)
                 tell_ready(self._store, row)
         shadowed = self._registry.students("shadow")
-        writing = [row for row in (*shadowed, *(one.row for one in found.values())) if row.model.writes]
+        writing = [row for row in (*shadowed, *(one.row for one in found.values())) if row.model.is_loaded]
         return {row.task for row in shadowed} | found.keys(), found, writing
 
     def _tell_trainings(self) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from msgspec import Struct
 
 from headrace.adapt.ladder import Progress, RungResult, Split, TaskExample, data_digest
+from headrace.adapt.students import Rung
 from headrace.config.adapt_settings import AdaptSettings
 from headrace.errors import StoreBusy
 from headrace.storage.database import Database
@@ -132,10 +133,11 @@ class Checkpoints(Progress):
         settings: AdaptSettings,
         kept: KeptTraining | None,
         wait: Callable[[], None],
+        rung: Rung | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._database, self._task, self._wait, self._clock = database, task, wait, clock
-        data = _digest(parts, settings)
+        data = _digest(examples, settings, rung)
         self.rungs, self.state = [], None
         if kept is not None:
             if kept.data != data:
@@ -186,8 +188,8 @@ def _state(kept: KeptTraining, parts: Split) -> FitState | None:
     return FitState(kept.steps, both[0].copy(), both[1].copy())
 
 
-def _digest(parts: Split, settings: AdaptSettings) -> str:
+def _digest(examples: Sequence[TaskExample], settings: AdaptSettings, rung: Rung | None) -> str:
     """Of examples, answers and settings: what makes a student another one."""
-    known = (settings.margin, settings.alpha, settings.encoder, settings.base)
-    text = f"{data_digest(parts.lessons)} {data_digest(parts.held_out)} {known}"
+    known = (settings.margin, settings.alpha, settings.encoder, settings.base, settings.student, rung)
+    text = f"{data_digest(examples)} {known}"
     return hashlib.sha256(text.encode()).hexdigest()

@@ -13,7 +13,7 @@ from headrace.adapt.examples import ExampleStore, TaskRow
 from headrace.adapt.ladder import OpenAnswers, RungResult, TaskExample, without_duplicates
 from headrace.adapt.rungs.lora import why_not
 from headrace.adapt.shadow import monthly_usd
-from headrace.adapt.students import RUNGS, Student
+from headrace.adapt.students import LADDER, RUNGS, Rung, Student
 from headrace.adapt.tasks import Embed
 from headrace.adapt.training import tried_ladder
 from headrace.config.adapt_settings import AdaptSettings
@@ -75,14 +75,17 @@ def diagnose(store: ExampleStore, task: TaskRow, settings: AdaptSettings, embed:
     answers = Counter(str(row[1]) for row in rows)
     rungs, groups, missing = list[RungReach](), list[GroupAgreement](), ""
     try:
-        _, parts, results = tried_ladder(store, task.id, settings, embed, "tried")
+        _, parts, results, _ = tried_ladder(store, task.id, settings, embed, "tried")
     except InvalidRequest as error:
         missing = error.message
         if isinstance(error, OpenAnswers) and not why_not(settings.base):
             missing = _only_lora(settings)
     else:
         rungs = [_reach(one) for one in results]
-        rungs.append(RungReach(rung="lora", tried=0, right=0.0, share=0.0, problem=_why_no_lora(settings)))
+        rungs += [
+            RungReach(rung=one, tried=0, right=0.0, share=0.0, problem=_why_not(one, settings))
+            for one in LADDER[len(RUNGS) :]
+        ]
         groups = _agreement(results, without_duplicates(parts))
         if not any(one.share for one in rungs):
             missing = f"{results[-1].rung}: {results[-1].problem}"
@@ -105,12 +108,16 @@ def diagnose(store: ExampleStore, task: TaskRow, settings: AdaptSettings, embed:
     )
 
 
-def _why_no_lora(settings: AdaptSettings) -> str:
-    return why_not(settings.base) or "not tried: it takes minutes to hours, `headrace adapt train` does"
+def _why_not(rung: Rung, settings: AdaptSettings) -> str:
+    if rung == "tagger":
+        return "not tried: it takes a minute, `headrace adapt train` does"
+    base = settings.student or settings.base if rung == "distilled" else settings.base
+    return why_not(base, rung) or "not tried: it takes minutes to hours, `headrace adapt train` does"
 
 
 def _only_lora(settings: AdaptSettings) -> str:
-    return f"no simple student can answer this task; LoRA on {settings.base} is {_why_no_lora(settings)}"
+    why = _why_not("lora", settings)
+    return f"no simple student can answer this task; LoRA on {settings.base} is {why}"
 
 
 def failures(store: ExampleStore, task: str) -> list[FailureMode]:

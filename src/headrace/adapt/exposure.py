@@ -85,10 +85,10 @@ def exposure_of(model: StudentModel, student: str, known: Sequence[str] = ()) ->
     """What a student has kept: its own canaries, texts of `known`, and personal data in what it can say."""
     own = canaries(student)
     problems = _kept(model, [one.answer for one in own], "a canary that was planted among its lessons")
-    problems += _said(model, own)
+    problems += [] if model.writes else _said(model, own)
     problems += _kept(model, known, "a canary of the settings")
     analyzer = Analyzer()
-    for answer in model.answers:
+    for answer in model.says:
         found = analyzer.find(answer)
         if found:
             kinds = ", ".join(sorted({one.label for one in found}))
@@ -98,7 +98,7 @@ def exposure_of(model: StudentModel, student: str, known: Sequence[str] = ()) ->
 
 def _kept(model: StudentModel, secrets: Sequence[str], what: str) -> list[str]:
     """Secrets in its answers, or in the questions that it keeps to find near ones."""
-    texts = [same_question(one) for one in (*model.answers, *model.questions)]
+    texts = [same_question(one) for one in (*model.says, *model.questions)]
     wanted = [same_question(one) for one in secrets if one.strip()]
     count = sum(any(one in text for text in texts) for one in wanted)
     return [f"it has kept {what} ({count:,} of {len(wanted):,})"] if count else []

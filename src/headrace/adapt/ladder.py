@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
+import msgspec
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from headrace.adapt.kmeans import Floats
-from headrace.adapt.students import RUNGS, Lesson, Rung, Student, StudentModel, same_question, taught
+from headrace.adapt.students import (
+    LADDER,
+    RUNGS,
+    Lesson,
+    Rung,
+    Student,
+    StudentModel,
+    same_question,
+    taught,
+)
 from headrace.adapt.tasks import vectors_of
 from headrace.config.providers import RemoteModelSettings
 from headrace.errors import InvalidRequest
@@ -30,8 +42,20 @@ NEAR_DUPLICATE = 0.98
 """Cosine from which on a later question says nothing about unseen ones."""
 LEAST_OF_ANSWER = 2
 LAST_ID = 2**63 - 1
-CONFIDENCE = 1 - 0.05 / (len(RUNGS) + 1)
+CONFIDENCE = 1 - 0.05 / len(LADDER)
 """Of each rung's certificate: that all hold has 95 %."""
+AS_MUCH = 0.02
+"""Of the requests: so much more a dearer rung must answer to be chosen."""
+WORTH: Mapping[Rung, float] = {
+    "exact": 0.0,
+    "nearest": AS_MUCH,
+    "head": AS_MUCH,
+    "tagger": 0.1,
+    "lora": 0.2,
+    "distilled": 0.2,
+}
+"""Part of the requests that simpler students must leave, so that a rung is tried: its training takes seconds,
+a minute, or minutes to hours."""
 STUDENT = "adapt/"
 """Before the name of a student, where targets have names."""
 CASCADE = RemoteModelSettings(targets=("student", "large"), route="cascade", score="logprob", compare="equal")
@@ -39,7 +63,7 @@ CASCADE = RemoteModelSettings(targets=("student", "large"), route="cascade", sco
 
 class TaskExample(Struct, frozen=True, kw_only=True):
     """An example as students see it. `answer` is the right one, as far as is known: a correction, or what the
-    incumbent said; `said` is what that was."""
+    incumbent said; `said` is what that was, and `target` what had answered."""
 
     id: int
     at_s: float
@@ -49,12 +73,13 @@ class TaskExample(Struct, frozen=True, kw_only=True):
     answer: str
     group: int | None
     messages: bytes
+    target: str
     vector: Floats
 
 
 class RungResult(Struct, frozen=True, kw_only=True):
     """How a kind of student did on the examples that were held out. `calibration` None: nothing of what it
-    says can be certified, and `problem` says why."""
+    says can be certified, and `problem` says why. It took `seconds` of processor time, and has `bytes`."""
 
     rung: Rung
     model: StudentModel
@@ -63,6 +88,8 @@ class RungResult(Struct, frozen=True, kw_only=True):
     share: float
     calibration: Calibration | None
     problem: str = ""
+    seconds: float = 0.0
+    bytes: int = 0
 
 
 class OpenAnswers(InvalidRequest):
@@ -86,7 +113,7 @@ def task_examples(
     rows = database.query(
         """SELECT one.id, one.at_s, one.key_name, one.question, one.answer,
         coalesce(said.correction, one.answer), one.task_group, one.messages,
-        one.vector FROM examples one LEFT JOIN feedback said ON said.example = one.id
+        one.target, one.vector FROM examples one LEFT JOIN feedback said ON said.example = one.id
         WHERE one.task = ? AND one.id > ? AND one.id <= ? AND one.encoder = ?
         AND one.target NOT LIKE 'adapt/%'
         AND (said.correction IS NOT NULL OR (one.outcome = 'ok' AND coalesce(said.score, 1) >= 0.5))
@@ -165,18 +192,36 @@ class Progress:
         """A step of a fit is done; it may wait here."""
 
 
+def is_enough(rung: Rung, results: Sequence[RungResult]) -> bool:
+    """Whether students that were tried leave too little for this rung to be tried."""
+    return any(1 - one.share < WORTH[rung] for one in results)
+
+
 def climb(
-    task: str, student: str, parts: Split, risk: float, progress: Progress | None = None
+    task: str,
+    student: str,
+    parts: Split,
+    risk: float,
+    progress: Progress | None = None,
+    rungs: Sequence[Rung] = RUNGS,
+    *,
+    stops: bool = False,
 ) -> list[RungResult]:
-    """Each kind of student, taught on the earlier examples and tried on the later ones."""
+    """Of `rungs` each kind of student that chooses, taught on the earlier examples and tried on the later
+    ones; with `stops` only while simpler ones do not answer enough."""
     progress = progress or Progress()
     lessons = [Lesson(one.question, one.answer, one.vector, one.at_s) for one in parts.lessons]
     fresh = without_duplicates(parts)
     found = list(progress.rungs)
-    for rung in RUNGS[len(found) :]:
+    wanted: list[Rung] = [one for one in RUNGS if one in rungs]
+    for rung in wanted[len(found) :]:
+        if stops and is_enough(rung, found):
+            break
+        start_s = time.process_time()
         model = taught(rung, lessons, progress.step, progress.state)
         tried = parts.held_out if rung == "exact" else fresh
-        found.append(_tried(task, f"{STUDENT}{student}", model, tried, len(parts.held_out), risk))
+        result = _tried(task, f"{STUDENT}{student}", model, tried, len(parts.held_out), risk)
+        found.append(replace(result, seconds=time.process_time() - start_s))
         progress.done(found[-1])
     return found
 
@@ -221,6 +266,7 @@ def _tried(
         share=share,
         calibration=calibration,
         problem=problem,
+        bytes=len(msgspec.msgpack.encode(model)),
     )
 
 

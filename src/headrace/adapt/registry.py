@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, get_args
 
 import msgspec
@@ -12,7 +13,7 @@ from msgspec import Struct
 
 from headrace.adapt.evidence import PairCounts
 from headrace.adapt.ladder import RungResult, Split, TaskExample, data_digest
-from headrace.adapt.students import StudentModel
+from headrace.adapt.students import LADDER, Rung, StudentModel
 from headrace.errors import InvalidRequest
 from headrace.gateway.gate import Pair
 from headrace.storage.database import Database
@@ -21,10 +22,24 @@ State = Literal["trained", "shadow", "ready", "inferior", "promoted", "rolled_ba
 STATES: Final[tuple[State, ...]] = get_args(State)
 
 
+class RungReport(Struct, frozen=True, kw_only=True):
+    """How a kind of student did: of later examples the part that it had right (`score`), and the part that
+    it may answer; seconds of processor time, and bytes. `why` nothing is certified, or it was not tried."""
+
+    rung: str
+    tried: int = 0
+    score: float = 0.0
+    share: float = 0.0
+    seconds: float = 0.0
+    bytes: int = 0
+    why: str = ""
+
+
 class Card(Struct, frozen=True, kw_only=True):
     """What a student was made of. `rungs` has of each kind that was tried the part of later examples that it
-    may answer, and of what it said the part that was right; `skipped` why others were not; `exposed` what it
-    gives away of its lessons, `canaries` digests of those of the settings that were searched for."""
+    may answer, and of what it said the part that was right; `skipped` why others were not; `report` has all
+    of them. `exposed` is what it gives away of its lessons, `canaries` digests of those of the settings that
+    were searched for; `lineage` the models of this machine that it was made of."""
 
     rung: str
     encoder: str
@@ -46,6 +61,8 @@ class Card(Struct, frozen=True, kw_only=True):
     exposed: list[str] = []
     canaries: list[str] = []
     skipped: dict[str, str] = {}
+    lineage: dict[str, str] = {}
+    report: list[RungReport] = []
 
 
 class StudentRow(Struct, frozen=True, kw_only=True):
@@ -224,6 +241,23 @@ def card_of(
         share=chosen.share,
         rungs={one.rung: (one.share, one.right / one.tried if one.tried else 0.0) for one in results},
     )
+
+
+def report_of(results: Sequence[RungResult], skipped: Mapping[Rung, str]) -> list[RungReport]:
+    """Of all rungs of the ladder, in their order."""
+    tried = {
+        one.rung: RungReport(
+            rung=one.rung,
+            tried=one.tried,
+            score=one.right / one.tried if one.tried else 0.0,
+            share=one.share,
+            seconds=one.seconds,
+            bytes=one.bytes,
+            why=one.problem,
+        )
+        for one in results
+    }
+    return [tried.get(one, RungReport(rung=one, why=skipped.get(one, ""))) for one in LADDER]
 
 
 def person() -> str:

@@ -22,17 +22,19 @@ from headrace.adapt.kmeans import Floats
 from headrace.adapt.ladder import TaskExample
 from headrace.adapt.registry import StudentRow
 from headrace.adapt.retention import REWRITE_EVERY, sweep
+from headrace.adapt.rungs.folders import ModelFolders, folders_of
 from headrace.adapt.rungs.served import ServedAdapters
+from headrace.adapt.rungs.word_states import tagged
 from headrace.adapt.rungs.writing import conversation_of, tokens_of, written
 from headrace.adapt.serving import embedded
-from headrace.adapt.students import StudentAnswer
+from headrace.adapt.students import Rung, StudentAnswer
 from headrace.adapt.tasks import Embed, TaskView, embed_examples, find_groups, task_views
 from headrace.adapt.training import train
 from headrace.adapt.training_process import TrainingProcess
 from headrace.chat.messages import Message
 from headrace.config.adapt_settings import AdaptSettings
 from headrace.engine.turns import BATCH_PRIORITY
-from headrace.errors import HeadraceError, InvalidRequest, StoreBusy
+from headrace.errors import InvalidRequest, StoreBusy
 from headrace.gateway.gate import GateStore
 from headrace.gateway.routes import Route
 from headrace.inference.accounts import Account
@@ -105,6 +107,9 @@ class ServedActions:
         return await embedded(self._runner, self._settings.encoder, texts, call, BATCH_PRIORITY)
 
     async def _written(self, row: StudentRow, examples: Sequence[TaskExample]) -> list[StudentAnswer]:
+        if not row.model.is_loaded:
+            call = CallContext(request_id=new_request_id(), account=Account("", KeyLimits()), background=True)
+            return await tagged(self._runner, row.model, [one.question for one in examples], call)
         model = await self.adapters.model_of(row)
         asked = [conversation_of(one) or (Message("user", one.question),) for one in examples]
         return await written(self._runner.handler, model, asked, tokens_of(examples))
@@ -151,19 +156,16 @@ class ServedActions:
         """See `headrace adapt history`."""
         return await self._run(lambda: history(self._store, self._store.task(task).id))
 
-    async def train(self, task: str) -> Struct:
+    async def train(self, task: str, rung: Rung | None = None) -> Struct:
         """See `headrace adapt train`."""
-        store, settings, weights, unfit = self._store, self._settings, None, ""
-        base, weights_of = settings.base, self.weights_of
-        if base is not None and weights_of is not None:
-            try:
-                weights = await self._run(lambda: weights_of(base))
-            except HeadraceError as error:  # students that choose need none
-                unfit = error.message
+        store, settings, weights_of = self._store, self._settings, self.weights_of
+
+        def folders(wanted: str) -> ModelFolders:
+            return ModelFolders() if weights_of is None else folders_of(store, wanted, settings, weights_of)
 
         def in_memory(embed: Embed) -> Struct:  # which no other process can read
             wanted = store.task(task).id
-            name, card = train(store, wanted, settings, embed, unfit=unfit)
+            name, card = train(store, wanted, settings, embed, folders=folders(wanted), rung=rung)
             return actions.Trained(student=name, task=wanted, card=card)
 
         def embedded_task(embed: Embed) -> str:
@@ -172,7 +174,7 @@ class ServedActions:
             return wanted
 
         def trained(file: Path, wanted: str) -> Struct:
-            self._process = TrainingProcess(file, wanted, settings, weights, unfit)
+            self._process = TrainingProcess(file, wanted, settings, folders(wanted), rung)
             if self._closed:
                 self._process.stop()
             try:

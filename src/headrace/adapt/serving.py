@@ -20,8 +20,9 @@ from headrace.adapt.fingerprint import fingerprint
 from headrace.adapt.kmeans import Floats
 from headrace.adapt.ladder import CASCADE, STUDENT, gate_name
 from headrace.adapt.registry import StudentRow
-from headrace.adapt.rungs.names import adapter_name, is_of_student
-from headrace.adapt.students import LEAST_SCORE, MAX_TOKENS, Student
+from headrace.adapt.rungs.names import is_of_student, student_model
+from headrace.adapt.rungs.word_states import tagged
+from headrace.adapt.students import LEAST_SCORE, MAX_TOKENS, Student, StudentAnswer
 from headrace.adapt.tasks import unit
 from headrace.adapt.traffic import is_answered_whole
 from headrace.chat.messages import Message
@@ -31,7 +32,6 @@ from headrace.engine.request import Timing, Usage
 from headrace.errors import HeadraceError, InvalidRequest, ModelNotFound
 from headrace.gateway.labels import question_of
 from headrace.gateway.routes import LocalTarget, Route, plain_route
-from headrace.inference.adapted_engine import adapted_name
 from headrace.inference.call_context import CallContext
 from headrace.inference.events import (
     OutputDelta,
@@ -192,7 +192,7 @@ class StudentHandler:
                 raise ModelNotFound(f"there is no model {request.model!r:.100}", param="model")
             return self._inner.handle(request, call)
         assert isinstance(request, GenerationRequest)
-        answers = self._written if asked.promotion.row.model.writes else self._batches
+        answers = self._written if asked.promotion.row.model.is_loaded else self._batches
         return answers(asked, request, call)
 
     async def _written(
@@ -204,7 +204,7 @@ class StudentHandler:
         own = replace(
             _as_chat(asked.redacted),
             id=request.id,
-            model=adapted_name(row.model.base, adapter_name(row.id)),
+            model=student_model(row.model.base, row.id),
             sampling={
                 **request.sampling,
                 "temperature": 0.0,
@@ -239,8 +239,7 @@ class StudentHandler:
         prompt = PreparedPrompt((), _prompt_text(request), estimated_tokens=tokens)
         yield [Prepared(model=request.model or "", prompts=(prompt,), fingerprint=weights)]
         yield [Started()]
-        vectors = await embedded(self._promotions.runner, asked.promotion.row.encoder, [asked.question], call)
-        [said] = asked.promotion.student.answer([asked.question], vectors)
+        said = await self._said(asked, call)
         text = said.text or " "
         logprob = said.score if said.text else LEAST_SCORE
         took_s = time.monotonic() - start_s
@@ -250,6 +249,16 @@ class StudentHandler:
             OutputFinished(0, (), "stop", "stop"),
             PromptFinished(0, Usage(tokens, 1, 0), Timing(0.0, took_s, took_s), None),
         ]
+
+    async def _said(self, asked: _Asked, call: CallContext) -> StudentAnswer:
+        """What a student says that writes nothing."""
+        row, runner = asked.promotion.row, self._promotions.runner
+        if row.model.writes:
+            [found] = await tagged(runner, row.model, [asked.question], call)
+            return found
+        vectors = await embedded(runner, row.encoder, [asked.question], call)
+        [found] = asked.promotion.student.answer([asked.question], vectors)
+        return found
 
 
 async def embedded(

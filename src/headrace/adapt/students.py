@@ -1,11 +1,11 @@
-"""Students: what answers the questions of a task without a large model. Three kinds, the simplest first."""
+"""Students: what answers the questions of a task without a large model. Six kinds, the simplest first."""
 
 from __future__ import annotations
 
 import hashlib
 import math
 from collections.abc import Sequence
-from typing import Literal, cast
+from typing import Final, Literal, cast, get_args
 
 import msgspec
 import numpy as np
@@ -13,13 +13,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headrace.adapt.kmeans import Floats
+from headrace.adapt.rungs.answer_form import AnswerForm
 from headrace.errors import CorruptFile
 from headrace.gateway.near_answers import NEIGHBORS, agreed
 from headrace.tasks.few_shot import FitState, LogisticRegression, Watch, fit
 
-Rung = Literal["exact", "nearest", "head", "lora"]
-RUNGS: tuple[Rung, ...] = ("exact", "nearest", "head")
-"""Those that choose an answer; one that writes is tried after them (`rungs.lora`)."""
+Rung = Literal["exact", "nearest", "head", "tagger", "lora", "distilled"]
+LADDER: Final[tuple[Rung, ...]] = get_args(Rung)
+RUNGS: Final[tuple[Rung, ...]] = LADDER[:3]
+"""Those that choose an answer that came before. Others, which are tried after them, make it: of parts of the
+question (`rungs.tagging`), or they write it (`rungs.lora`, `rungs.distilled`)."""
 MAX_TOKENS = 2048
 """Of what a student writes; what is longer the large model writes."""
 LEAST_SCORE = math.log(1e-6)
@@ -45,7 +48,8 @@ class StudentAnswer(Struct, frozen=True):
 class StudentModel(Struct, frozen=True, kw_only=True):
     """A student as it is stored. `numbers` are float32: the vectors of known questions, or the rows of a
     regression and its biases; `places` are the answers of known questions among `answers`, `times` when these
-    were asked. One that writes has an adapter of its own for the model `base`: a digest of its weights."""
+    were asked. A tagger has the `form` of its answers, and reads the states of the model `base`. One that
+    writes has weights of its own, whose digest is `adapter`: an adapter of the model `base`, or a model."""
 
     rung: Rung
     answers: tuple[str, ...]
@@ -56,11 +60,22 @@ class StudentModel(Struct, frozen=True, kw_only=True):
     times: tuple[float, ...] = ()
     base: str = ""
     adapter: str = ""
+    form: AnswerForm | None = None
 
     @property
     def writes(self) -> bool:
-        """Whether it is a model that writes its answers."""
-        return self.rung == "lora"
+        """Whether it makes its answers: a model is asked, and it chooses none of those that came before."""
+        return self.rung not in RUNGS
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether it has weights that a server loads: an adapter, or a model."""
+        return self.rung in ("lora", "distilled")
+
+    @property
+    def says(self) -> tuple[str, ...]:
+        """What it can say that is no part of the question, as far as that is known."""
+        return self.answers if self.form is None else (*self.answers, *self.form.constants)
 
     @property
     def digest(self) -> str:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from headrace.adapt.checkpoints import (
@@ -23,6 +22,7 @@ from headrace.adapt.examples import ExampleStore
 from headrace.adapt.exposure import digests, exposure_of, planted
 from headrace.adapt.fine_tuning.order import AdapterNote
 from headrace.adapt.ladder import (
+    AS_MUCH,
     LAST_ID,
     OpenAnswers,
     Progress,
@@ -31,22 +31,24 @@ from headrace.adapt.ladder import (
     TaskExample,
     check_enough,
     climb,
+    is_enough,
     split,
     task_examples,
     without_duplicates,
 )
-from headrace.adapt.registry import Card, Registry, card_of, new_student
-from headrace.adapt.rungs.lora import GOOD_ENOUGH, LoraTried, lessons_of, tried_lora, why_not
+from headrace.adapt.registry import Card, Registry, card_of, new_student, report_of
+from headrace.adapt.rungs.folders import ModelFolders
+from headrace.adapt.rungs.lora import lessons_of, tried_writer, why_not
+from headrace.adapt.rungs.outcome import RungTried
 from headrace.adapt.rungs.served import remove_adapters
-from headrace.adapt.rungs.teaching import AdapterPlace, students_folder
-from headrace.adapt.students import Student
+from headrace.adapt.rungs.tagger import tried_tagger
+from headrace.adapt.rungs.teaching import ADAPTER, WHOLE, AdapterPlace, keep_only, students_folder
+from headrace.adapt.students import LADDER, RUNGS, Rung, Student
 from headrace.adapt.tasks import Embed, embed_examples
 from headrace.config.adapt_settings import AdaptSettings
 from headrace.errors import InvalidRequest
 from headrace.gateway.gate import Pair
 
-AS_MUCH = 0.02
-"""Of the traffic: so much more a dearer rung must answer to be chosen."""
 LOOK_S = 2.0
 """Between two looks whether a training was deleted meanwhile."""
 
@@ -69,14 +71,16 @@ def tried_ladder(
     opened: Opened | None = None,
     until: int = LAST_ID,
     *,
-    writes: bool = False,
-) -> tuple[list[TaskExample], Split, list[RungResult]]:
-    """The examples of a task up to the id `until`, how they are divided, and how each rung did that chooses
-    among known answers.
+    rungs: Sequence[Rung] = RUNGS,
+    makes: bool = False,
+    stops: bool = False,
+) -> tuple[list[TaskExample], Split, list[RungResult], str]:
+    """The examples of a task up to the id `until`, how they are divided, how each of `rungs` did that chooses
+    among known answers, and why there are none.
 
-    `embed` None: what has no vector yet is left out. `opened` gives the progress to go on from.
-    InvalidRequest where examples are too few, or have no answers that come again; with `writes` there are no
-    results then."""
+    `embed` None: what has no vector yet is left out. `opened` gives the progress to go on from; `stops`: a
+    rung is tried only where simpler ones do not answer enough. InvalidRequest where examples are too few, or
+    have no answers that come again; where others can be made (`makes`) that is no error."""
     if embed is not None:
         embed_examples(store.database, settings.encoder, embed, task=task)
     if tools := store.task(task).tools:
@@ -91,24 +95,156 @@ def tried_ladder(
     risk = risk_of(settings)
     try:
         check_enough(task, examples, parts, risk)
-    except OpenAnswers:
-        if not writes:
+    except OpenAnswers as error:
+        if not makes:
             raise
-        parts = lessons_of(all_planted)
         if opened is not None:
             opened(examples, parts)
-        return examples, parts, []
+        return examples, parts, [], error.message
     progress = None if opened is None else opened(examples, parts)
-    return examples, parts, climb(task, student, parts, risk, progress)
+    return examples, parts, climb(task, student, parts, risk, progress, rungs, stops=stops), ""
 
 
-class _Made(Struct, frozen=True, kw_only=True):
-    """A student that can be certified, with what its certificate was made of."""
+class Ladder:
+    """One climb: the rungs that were tried, the best so far, and why others were not."""
 
-    result: RungResult
-    parts: Split
-    pairs: list[Pair]
-    exposed: list[str]
+    def __init__(
+        self,
+        store: ExampleStore,
+        task: str,
+        settings: AdaptSettings,
+        name: str,
+        folders: ModelFolders,
+        wait: Callable[[], None],
+        only: Rung | None,
+    ) -> None:
+        self._store, self._task, self._settings, self._name = store, task, settings, name
+        self._folders, self._wait, self._only = folders, wait, only
+        self.skipped: dict[Rung, str] = {rung: why for rung in LADDER if (why := self._why_not(rung))}
+        self.results: list[RungResult] = []
+        self.best: RungTried | None = None
+        self._looked_s = -math.inf
+
+    @property
+    def makes(self) -> bool:
+        """Whether students can be tried that make their answers."""
+        return any(rung not in self.skipped for rung in LADDER if rung not in RUNGS)
+
+    def chose(self, results: Sequence[RungResult], parts: Split, problem: str) -> None:
+        """Take over those that choose an answer."""
+        self.results = list(results)
+        for rung in RUNGS:
+            if rung not in self.skipped and rung not in [one.rung for one in results]:
+                self.skipped[rung] = problem or self._enough()
+        chosen: RungResult | None = None
+        for one in results:  # the simplest first
+            least = 0.0 if chosen is None else chosen.share + AS_MUCH
+            if one.calibration is not None and one.share > least:
+                chosen = one
+        if chosen is not None:
+            tried = parts.held_out if chosen.rung == "exact" else without_duplicates(parts)
+            exposed = exposure_of(chosen.model, self._name, self._settings.canaries).problems
+            pairs = _pairs(chosen, tried)
+            self.best = RungTried(result=chosen, parts=parts, pairs=pairs, exposed=exposed)
+
+    def make(self, rung: Rung, examples: list[TaskExample]) -> None:
+        """Try a rung whose students make their answers, where that is worth its time."""
+        if rung in self.skipped:
+            return
+        if self._only is None and is_enough(rung, self.results):
+            self.skipped[rung] = self._enough()
+            return
+        try:
+            found = self._tried(rung, planted(examples, self._name))
+        except InvalidRequest as error:
+            self.skipped[rung] = error.message
+            return
+        self.results.append(found.result)
+        least = 0.0 if self.best is None else self.best.result.share + AS_MUCH
+        if found.result.calibration is not None and found.result.share > least:
+            self.best = found
+
+    def told(self) -> str:
+        """Why nothing of it can be certified."""
+        said = [f"{one.rung}: {one.problem}" for one in self.results]
+        others: list[Rung] = [one for one in LADDER if one in self.skipped]
+        return "; ".join([*said, *(f"{one} is not tried: {self.skipped[one]}" for one in others)])
+
+    def _enough(self) -> str:
+        share = max((one.share for one in self.results), default=0.0)
+        return f"simpler students may answer {share:.0%} of the requests"
+
+    def _why_not(self, rung: Rung) -> str:
+        if self._only is not None and rung != self._only:
+            return f"{self._only} alone was asked for"
+        if rung in RUNGS:
+            return ""
+        if rung == "tagger":
+            missing = f"the model {self._settings.tagger} (adapt.tagger) is not there"
+            return "" if self._folders.tagger else self._folders.unfit.get(rung, missing)
+        base = self._settings.base if rung == "lora" else self._settings.student or self._settings.base
+        if why := why_not(base, rung) or self._folders.unfit.get(rung, ""):
+            return why
+        weights = self._folders.base if rung == "lora" else self._folders.student
+        is_there = weights is not None and self._store.database.path is not None
+        return "" if is_there else "its weights need a store in a file, and a model of this machine"
+
+    def _tried(self, rung: Rung, examples: list[TaskExample]) -> RungTried:
+        settings, risk = self._settings, risk_of(self._settings)
+        self._waited()
+        if rung == "tagger":
+            note_stage(self._store.database, self._task, "tagger")
+            assert self._folders.tagger is not None
+            model = settings.tagger, Path(self._folders.tagger)
+            return tried_tagger(
+                *(self._task, self._name, examples, risk, model, settings.train_cores, settings.canaries),
+                wait=self._waited,
+            )
+        return tried_writer(
+            *(self._task, self._name, lessons_of(examples), risk, self._place(rung), settings.canaries),
+            has_traffic=self._is_busy,
+            wait=self._waited,
+            noted=lambda note: self._noted(rung, note),
+        )
+
+    def _place(self, rung: Rung) -> AdapterPlace:
+        settings, folders, path = self._settings, self._folders, self._store.database.path
+        is_whole = rung == "distilled"
+        base = (settings.student or settings.base) if is_whole else settings.base
+        weights = folders.student if is_whole else folders.base
+        assert path is not None and base is not None and weights is not None
+        has_teacher = is_whole and folders.teacher_weights is not None
+        return AdapterPlace(
+            base=base,
+            weights=Path(weights),
+            folder=students_folder(path) / self._name,
+            cores=settings.train_cores,
+            hours=settings.train_hours,
+            kind=WHOLE if is_whole else ADAPTER,
+            teacher=folders.teacher if has_teacher else None,
+            teacher_weights=Path(folders.teacher_weights)
+            if has_teacher and folders.teacher_weights
+            else None,
+        )
+
+    def _noted(self, rung: Rung, note: AdapterNote) -> None:
+        if note.kind == "step":
+            note_stage(self._store.database, self._task, f"{rung} step {note.step} of {note.steps}")
+
+    def _is_busy(self) -> bool:
+        if time.monotonic() - self._looked_s >= LOOK_S:
+            self._looked_s = time.monotonic()
+            if not goes_on(self._store.database, self._task, self._name):
+                raise Deleted
+        return has_traffic(self._store.database)
+
+    def _waited(self) -> None:
+        self._is_busy()
+        self._wait()
+
+
+class Deleted(Exception):
+    """Examples were deleted while a student learned from them."""
 
 
 def train(
@@ -118,146 +254,84 @@ def train(
     embed: Embed | None,
     shown: Callable[[str], None] = lambda text: None,
     wait: Callable[[], None] = lambda: None,
-    weights: Path | None = None,
-    unfit: str = "",
+    folders: ModelFolders | None = None,
+    rung: Rung | None = None,
 ) -> tuple[str, Card]:
-    """Make the best student of a task, and keep it. InvalidRequest where none can be certified.
+    """Make the best student of a task, or that of one rung, and keep it. InvalidRequest where none can be
+    certified.
 
     A training that was interrupted goes on from its last checkpoint, on the examples that it began with; the
-    student is the same to the bit. `wait` is called in every step, and may take its time. `weights` is the
-    folder of `settings.base`; `unfit` says why there is none."""
+    student is the same to the bit. `wait` is called in every step, and may take its time."""
     shown("trying the ladder")
     kept = kept_training(store.database, task)
     name, until = (new_student(), LAST_ID) if kept is None else (kept.student, kept.last_example)
-    skipped = why_not(settings.base) or unfit
-    if not skipped and (weights is None or store.database.path is None):
-        skipped = "its adapter needs a store in a file, and a base of this machine"
+    ladder = Ladder(store, task, settings, name, folders or ModelFolders(), wait, rung)
 
     def opened(examples: list[TaskExample], parts: Split) -> Progress:
-        return Checkpoints(store.database, task, name, examples, parts, settings, kept, wait)
+        return Checkpoints(store.database, task, name, examples, parts, settings, kept, wait, rung)
 
     try:
-        examples, parts, results = tried_ladder(
-            *(store, task, settings, embed, name, opened, until), writes=not skipped
+        examples, parts, results, problem = tried_ladder(
+            *(store, task, settings, embed, name, opened, until),
+            rungs=[one for one in RUNGS if rung in (None, one)],
+            makes=ladder.makes,
+            stops=rung is None,
         )
-        chosen = _simplest(name, settings, parts, results)
-        lora: LoraTried | InvalidRequest | None = None
-        if not skipped and (chosen is None or chosen.result.share < GOOD_ENOUGH):
-            lora = _lora(store, task, settings, name, examples, weights, wait)
+        ladder.chose(results, parts, problem)
+        for one in LADDER[len(RUNGS) :]:
+            ladder.make(one, examples)
+        return name, _kept(store, task, settings, name, ladder, examples)
     except StaleTraining:  # examples were deleted or corrected, or settings changed: begin anew
         _drop(store, task)
-        return train(store, task, settings, embed, shown, wait, weights, unfit)
+        return train(store, task, settings, embed, shown, wait, folders, rung)
     except OpenAnswers as error:
         _drop(store, task)
+        raise InvalidRequest(f"{error.message}; {ladder.told()}", param="task") from None
+    except Deleted:  # with what was kept of it
+        remove_adapters(store.database)
         raise InvalidRequest(
-            f"{error.message}; one that writes (lora) is not tried: {skipped}", param="task"
+            f"examples of task {task} were deleted while a student learned from them: train it again",
+            param="task",
         ) from None
     except InvalidRequest:
         _drop(store, task)
         raise
-    if isinstance(lora, LoraTried):
-        results = [*results, lora.result]
-        least = 0.0 if chosen is None else chosen.result.share + AS_MUCH
-        if lora.result.calibration is not None and lora.result.share > least:
-            chosen = _Made(result=lora.result, parts=lora.parts, pairs=lora.pairs, exposed=lora.exposed)
-    elif lora is not None:
-        skipped = lora.message
-    elif not skipped:
-        skipped = f"simpler students may answer {GOOD_ENOUGH:.0%} of the requests"
-    if chosen is None:
-        _drop(store, task)
-        said = "; ".join(f"{one.rung}: {one.problem}" for one in results)
-        said += f"; lora: {skipped}" if skipped else ""
-        raise InvalidRequest(f"no student of task {task} can be certified: {said}", param="task")
-    bounds = settings.margin, settings.alpha, risk_of(settings)
-    card = card_of(chosen.result, results, chosen.parts, examples, bounds, settings.encoder)
+
+
+def _kept(
+    store: ExampleStore,
+    task: str,
+    settings: AdaptSettings,
+    name: str,
+    ladder: Ladder,
+    examples: list[TaskExample],
+) -> Card:
+    """The best student is kept, with its card. InvalidRequest where there is none, Deleted where its examples
+    are gone."""
+    best, bounds = ladder.best, (settings.margin, settings.alpha, risk_of(settings))
+    if best is None:
+        raise InvalidRequest(f"no student of task {task} can be certified: {ladder.told()}", param="task")
     card = replace(
-        card,
-        exposed=chosen.exposed,
+        card_of(best.result, ladder.results, best.parts, examples, bounds, settings.encoder),
+        exposed=best.exposed,
         canaries=digests(settings.canaries),
-        skipped={"lora": skipped} if skipped else {},
+        skipped={str(one): why for one, why in ladder.skipped.items()},
+        lineage=best.lineage,
+        report=report_of(ladder.results, ladder.skipped),
     )
     try:
         with store.database.transaction():
             begun = kept_training(store.database, task)
             if begun is None or begun.student != name:  # whatever was deleted has no part in what is kept
-                raise _deleted(task)
-            Registry(store.database).add(task, name, chosen.result, card, chosen.pairs, settings.encoder)
+                raise Deleted
+            Registry(store.database).add(task, name, best.result, card, best.pairs, settings.encoder)
             drop_training(store.database, task)
+        if best.result.model.is_loaded and store.database.path is not None:
+            chosen = WHOLE if card.rung == "distilled" else ADAPTER
+            keep_only(students_folder(store.database.path) / name, chosen)
     finally:
         remove_adapters(store.database)
-    return name, card
-
-
-def _deleted(task: str) -> InvalidRequest:
-    return InvalidRequest(
-        f"examples of task {task} were deleted while a student learned from them: train it again",
-        param="task",
-    )
-
-
-def _simplest(name: str, settings: AdaptSettings, parts: Split, results: list[RungResult]) -> _Made | None:
-    """Of students that choose the one that may answer most, of those that may as much the simplest."""
-    chosen: RungResult | None = None
-    for one in results:  # the simplest first
-        least = 0.0 if chosen is None else chosen.share + AS_MUCH
-        if one.calibration is not None and one.share > least:
-            chosen = one
-    if chosen is None:
-        return None
-    tried = parts.held_out if chosen.rung == "exact" else without_duplicates(parts)
-    exposed = exposure_of(chosen.model, name, settings.canaries).problems
-    return _Made(result=chosen, parts=parts, pairs=_pairs(chosen, tried), exposed=exposed)
-
-
-def _lora(
-    store: ExampleStore,
-    task: str,
-    settings: AdaptSettings,
-    name: str,
-    examples: list[TaskExample],
-    weights: Path | None,
-    wait: Callable[[], None],
-) -> LoraTried | InvalidRequest:
-    """How a student that writes did, or why there is none."""
-    database = store.database
-    assert weights is not None and settings.base is not None and database.path is not None
-    place = AdapterPlace(
-        base=settings.base,
-        weights=weights,
-        folder=students_folder(database.path) / name,
-        cores=settings.train_cores,
-        hours=settings.train_hours,
-    )
-
-    looked_s = -math.inf
-
-    def noted(note: AdapterNote) -> None:
-        if note.kind == "step":
-            note_stage(database, task, f"lora step {note.step} of {note.steps}")
-
-    def is_busy() -> bool:
-        nonlocal looked_s
-        if time.monotonic() - looked_s >= LOOK_S:
-            looked_s = time.monotonic()
-            if not goes_on(database, task, name):
-                raise _deleted(task)
-        return has_traffic(database)
-
-    def waited() -> None:
-        is_busy()
-        wait()
-
-    waited()
-    try:
-        return tried_lora(
-            *(task, name, lessons_of(planted(examples, name)), risk_of(settings), place, settings.canaries),
-            has_traffic=is_busy,
-            wait=waited,
-            noted=noted,
-        )
-    except InvalidRequest as error:
-        return error
+    return card
 
 
 def _drop(store: ExampleStore, task: str) -> None:
@@ -265,7 +339,7 @@ def _drop(store: ExampleStore, task: str) -> None:
     remove_adapters(store.database)
 
 
-def _pairs(chosen: RungResult, tried: list[TaskExample]) -> list[Pair]:
+def _pairs(chosen: RungResult, tried: Sequence[TaskExample]) -> list[Pair]:
     """In the order in which the certificate was made of them."""
     student = Student(chosen.model)
     found: list[Pair] = []

@@ -21,7 +21,9 @@ from msgspec import Struct
 from headrace.adapt.checkpoints import wait_for_traffic
 from headrace.adapt.examples import ExampleStore
 from headrace.adapt.registry import Card
+from headrace.adapt.rungs.folders import ModelFolders
 from headrace.adapt.schema import ADAPT_MIGRATIONS
+from headrace.adapt.students import Rung
 from headrace.adapt.training import train
 from headrace.config.adapt_settings import AdaptSettings
 from headrace.errors import HeadraceError, InvalidRequest
@@ -35,12 +37,11 @@ MODULE = "headrace.adapt.training_process"
 
 
 class TrainingInput(Struct, frozen=True):
-    """What a training is told: settings, and the folder of the model that learns to write, or why there is
-    none."""
+    """What a training is told: settings, the models that students are made of, and the only rung to try."""
 
     settings: AdaptSettings
-    weights: str | None
-    unfit: str = ""
+    folders: ModelFolders
+    rung: Rung | None = None
 
 
 class TrainedStudent(Struct, frozen=True, kw_only=True):
@@ -61,9 +62,13 @@ class TrainingProcess:
     """Starts the process, and waits for it; `stop` ends it from another thread."""
 
     def __init__(
-        self, file: Path, task: str, settings: AdaptSettings, weights: Path | None = None, unfit: str = ""
+        self,
+        file: Path,
+        task: str,
+        settings: AdaptSettings,
+        folders: ModelFolders | None = None,
+        rung: Rung | None = None,
     ) -> None:
-        """`weights` is the folder of the model that learns to write; `unfit` says why there is none."""
         self._task = task
         # -P: import nothing from the current directory.
         self._process = subprocess.Popen(
@@ -76,7 +81,7 @@ class TrainingProcess:
         )
         assert self._process.stdin is not None
         with suppress(BrokenPipeError), self._process.stdin as given:
-            given.write(msgspec.json.encode(TrainingInput(settings, weights and str(weights), unfit)))
+            given.write(msgspec.json.encode(TrainingInput(settings, folders or ModelFolders(), rung)))
         self._process.stdin = None  # `communicate` has nothing to send
 
     @property
@@ -139,12 +144,11 @@ def _made(lock: int, database: Database, task: str, given: TrainingInput) -> Tra
         raise InvalidRequest("another training runs: wait for its end", param="task") from None
     store = ExampleStore(database)
     wait_for_traffic(database)
-    weights = None if given.weights is None else Path(given.weights)
     name, card = train(
         *(store, task, given.settings, None),
         wait=lambda: wait_for_traffic(database),
-        weights=weights,
-        unfit=given.unfit,
+        folders=given.folders,
+        rung=given.rung,
     )
     return TrainedStudent(student=name, card=card)
 

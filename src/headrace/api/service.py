@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from msgspec.structs import replace
 from starlette.requests import Request as HttpRequest
 
 from headrace.adapt.fine_tuning.base import base_folder
@@ -32,7 +33,7 @@ from headrace.config.journal_settings import read_journal
 from headrace.config.settings import Settings
 from headrace.economy.machine import MachineHandler, machine_recorder
 from headrace.engine.request import Usage
-from headrace.errors import StoreError
+from headrace.errors import HeadraceError, ModelNotFound, StoreError
 from headrace.inference.adapted_engine import adapted_name
 from headrace.inference.admission import AdmissionGate
 from headrace.inference.call_context import CallContext
@@ -56,7 +57,7 @@ from headrace.tasks.moderation import read_moderation
 from headrace.telemetry.request_metrics import ModelMetrics
 from headrace.telemetry.tracing import configured_tracing
 from headrace.workers.model_manager import ModelManager
-from headrace.workers.model_spec import ModelSpec
+from headrace.workers.model_spec import ModelSpec, spec_of, without_sizes
 
 if TYPE_CHECKING:
     from headrace.adapt.adapting import Adapting
@@ -126,6 +127,10 @@ class Service:
             actions = self.adapting.actions
             actions.weights_of = self.weights_of
             actions.adapters.load, actions.adapters.unload = self.load_adapter, self.unload_adapter
+            actions.adapters.load_model, actions.adapters.unload_model = (
+                self.load_student,
+                self.unload_student,
+            )
             actions.is_busy = lambda: self.gate.open_calls > actions.open_calls
         self.guards = GuardHandler(self._answering, read_guards(settings.guards), inner)
         self.moderation = read_moderation(settings.moderation)
@@ -174,7 +179,14 @@ class Service:
 
     def weights_of(self, name: str) -> Path:
         """The folder of a served model that adapters can be trained on; raises where it is none."""
-        return base_folder(self.sources.find(name).spec.model, name)
+        entry = self.sources.find(name)
+        if name not in (
+            entry.name,
+            *entry.spec.aliases,
+            *self.sources.aliases,
+        ):  # the default, or an adapter
+            raise ModelNotFound(f"{name!r} is no model of this machine by its own name", param="model")
+        return base_folder(entry.spec.model, name)
 
     async def load_adapter(self, model: str, name: str, path: Path) -> str:
         """Load an adapter for a served model, now or when that is loaded; the name that requests ask for."""
@@ -189,6 +201,19 @@ class Service:
         """Unload it."""
         entry = self.sources.find(model)
         await entry.adapters.unload(entry.model, name)
+
+    async def load_student(self, name: str, folder: Path) -> None:
+        """Load the model in a folder under a name that is in no list. Raises what prevents it."""
+        spec = replace(spec_of(str(folder), without_sizes(self.settings)), name=name)
+        try:
+            await self.models.load(self.models.add_unlisted(spec))
+        except HeadraceError:
+            self.models.remove_unlisted(name)
+            raise
+
+    async def unload_student(self, name: str) -> None:
+        """Serve it no more."""
+        self.models.remove_unlisted(name)
 
     def _serves(self, name: str) -> bool:
         """Whether a model of this machine, or an alias of one, has that name."""

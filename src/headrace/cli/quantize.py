@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from math import prod
 from pathlib import Path
 from typing import Annotated
@@ -38,7 +39,7 @@ from headrace.compress.imatrix import read_imatrix, write_imatrix
 from headrace.compress.kv_bits import choices_for
 from headrace.compress.own_order import in_own_order
 from headrace.config.settings import Settings
-from headrace.errors import QualityBelowBound, UsageError
+from headrace.errors import HeadraceError, QualityBelowBound, UsageError
 from headrace.loading.export import Export
 from headrace.loading.loader import usable_cores
 from headrace.loading.model_record import ModelRecord, write_record
@@ -170,7 +171,7 @@ def command(
         "method": used if imatrix is None else f"imatrix {imatrix.name}",
         "calibrated on": _text_name(calibrate, text) if read is not None else "",
     }
-    with open_checkpoint(path) as opened, staged(out) as staging:
+    with open_checkpoint(path) as opened, staged(out) as staging, _goes_on(work):
         export = Export(
             checkpoint=in_own_order(opened),
             path=path,
@@ -195,12 +196,8 @@ def command(
             with progress_bar("calibrating keys and values", unit="forms") as progress:
                 layers = calibrate_kv(staging, order.options, kv, kv_bits, progress)
             write_record(staging, ModelRecord(kv=layers))
-        try:
-            report = measured(staging, out, {key: value for key, value in made.items() if value}, order)
-            of_kv = None if kv_bits is None else measured_kv(staging, out, order)
-        except QualityBelowBound:
-            shutil.rmtree(work, ignore_errors=True)
-            raise
+        report = measured(staging, out, {key: value for key, value in made.items() if value}, order)
+        of_kv = None if kv_bits is None else measured_kv(staging, out, order)
     shutil.rmtree(work, ignore_errors=True)
     if json:
         quality = None if report is None else to_builtins(report.measured)
@@ -221,6 +218,24 @@ def command(
         note("only headrace reads this folder: --to w4a16 writes one for other programs")
     if is_gguf and _is_only_for_headrace(out):
         note("only headrace reads this file: llama.cpp has no name for how this model's tokenizer cuts texts")
+
+
+@contextmanager
+def _goes_on(work: Path) -> Generator[None]:
+    """What is calibrated stays in that folder, where the run fails or is interrupted: it says so."""
+    try:
+        yield
+    except QualityBelowBound:
+        shutil.rmtree(work, ignore_errors=True)
+        raise
+    except (HeadraceError, OSError, KeyboardInterrupt):
+        if work.is_dir():
+            size = sum(one.stat().st_size for one in work.rglob("*") if one.is_file())
+            note(
+                f"what was calibrated stays in {work} ({size / 1e6:,.0f} MB): the same command goes on from "
+                "it; delete it otherwise"
+            )
+        raise
 
 
 def _text_name(calibrate: Path | None, text: str | None) -> str:

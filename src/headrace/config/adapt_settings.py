@@ -67,6 +67,23 @@ class AdaptSettings(Struct, frozen=True, kw_only=True):
             shown_default="none",
         ),
     ] = None
+    student: Annotated[
+        str | None,
+        Setting(
+            help="model of this machine all of whose weights learn a task's answers, where an adapter of "
+            "adapt.base does not reach far enough; it needs headrace[train]",
+            values=text("name"),
+            shown_default="adapt.base",
+        ),
+    ] = None
+    tagger: Annotated[
+        str,
+        Setting(
+            help="model of this machine that finds entities: on its states students learn answers that are "
+            "parts of the question",
+            values=text("name"),
+        ),
+    ] = "tagger"
     margin: Annotated[
         float,
         Setting(help="share of answers by which a student may be worse", values=number(0.001, 0.5)),

@@ -37,9 +37,15 @@ def main() -> None:
     order = msgspec.json.decode(sys.stdin.buffer.read(), type=AdapterOrder)
     apply(ProcessLimits(order.hours * 3600, NO_BOUND))
     try:
-        samples, held = _data(order)  # before the libraries, which take seconds
-        module = extra_module("train", "headrace.distil.learning.adapters", "torch", "transformers", "peft")
-        _say(module.train_adapter(order, samples, held, _say))
+        samples, held, said = _data(order)  # before the libraries, which take seconds
+        if order.whole:
+            module = extra_module("train", "headrace.distil.learning.whole", "torch", "transformers")
+            _say(module.train_whole(order, samples, said, _say))
+        else:
+            module = extra_module(
+                "train", "headrace.distil.learning.adapters", "torch", "transformers", "peft"
+            )
+            _say(module.train_adapter(order, samples, held, _say))
     except HeadraceError as error:
         param = error.param if isinstance(error, InvalidRequest) else None
         _say(AdapterNote(kind="failed", message=error.message[:MAX_MESSAGE], param=param))
@@ -47,7 +53,8 @@ def main() -> None:
         _say(AdapterNote(kind="failed", message="there is not enough memory: give a smaller batch_size"))
 
 
-def _data(order: AdapterOrder) -> tuple[list[Sample], list[Sample]]:
+def _data(order: AdapterOrder) -> tuple[list[Sample], list[Sample], list[Sample]]:
+    """To learn from, to test with, and those of the first that the teacher has said."""
     base = Path(order.base)
     tokenizer, template = load_text_assets(base, None)
     if template is None:
@@ -55,7 +62,8 @@ def _data(order: AdapterOrder) -> tuple[list[Sample], list[Sample]]:
     with open_checkpoint(base) as checkpoint:
         context = find_model(checkpoint.config).config.context
     found: list[list[Sample]] = []
-    for file, param in ((order.training, "training_file"), (order.validation, "validation_file")):
+    files = (order.training, "training_file"), (order.validation, "validation_file"), (order.said, "said")
+    for file, param in files:
         if file is None:
             found.append([])
             continue
@@ -64,7 +72,7 @@ def _data(order: AdapterOrder) -> tuple[list[Sample], list[Sample]]:
         except UnicodeDecodeError as error:
             raise InvalidRequest(f"the file is no UTF-8: {error}", param=param) from None
         found.append(samples_of(text, tokenizer, template, context, param, skips_unfit=order.skips_unfit))
-    return found[0], found[1]
+    return found[0], found[1], found[2]
 
 
 def _say(note: AdapterNote) -> None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from headrace.distil.samples import Sample
 from headrace.errors import StoreError, UsageError
+from headrace.ops.value import Ints
 
 VERSION = 1
 TOP = 64
@@ -37,6 +38,28 @@ def top_of(logs: NDArray[np.float64], k: int) -> TopK:
     ids, best = np.take_along_axis(ids, order, axis=1), np.take_along_axis(best, order, axis=1)
     tail = np.log(np.maximum(1 - np.exp(best).sum(axis=1), _LEAST))
     return TopK(ids.astype(np.int32), best.astype(np.float16), tail.astype(np.float16))
+
+
+def toward(top: TopK, said: Ints, share: float) -> TopK:
+    """A part `share` of the probability for the tokens [T] that were said, the rest as the teacher has it:
+    what was said may have been sampled, or held to a form."""
+    ids = top.ids.copy()
+    chances, tail = np.exp(top.logs.astype(np.float64)), np.exp(top.tail.astype(np.float64))
+    missing = ~(ids == said[:, None]).any(axis=1)
+    ids[missing, -1] = said[missing]
+    tail[missing] += chances[missing, -1]
+    chances[missing, -1] = 0.0
+    chances = chances * (1 - share) + share * (ids == said[:, None])
+    logs = np.log(np.maximum(chances, _LEAST)).astype(np.float16)
+    return TopK(ids, logs, np.log(np.maximum(tail * (1 - share), _LEAST)).astype(np.float16))
+
+
+def certain(said: Ints, vocabulary: int, k: int = TOP) -> TopK:
+    """Tokens [T] that are right, whatever a teacher finds likely."""
+    ids = (said[:, None] + np.arange(min(k, vocabulary - 1))) % vocabulary
+    logs = np.full(ids.shape, np.log(_LEAST), np.float16)
+    logs[:, 0] = 0.0
+    return TopK(ids.astype(np.int32), logs, logs[:, -1].copy())
 
 
 class TeacherData:

@@ -230,18 +230,22 @@ def fit(
     wanted[np.arange(len(labels)), [index[label] for label in labels]] = 1
     shares = wanted.sum(0)
     per_text = (len(labels) / (len(names) * shares))[[index[label] for label in labels]]  # labels weigh alike
-    found = _descend(x, wanted, per_text / len(labels), strength, watch, state)
+    found = descend(x, wanted, per_text / len(labels), strength, watch, state)
     return LogisticRegression(names, found[:, :-1].astype(np.float32), found[:, -1].astype(np.float32))
 
 
-def _descend(
+def descend(
     x: Doubles,
     wanted: Doubles,
     per_text: Doubles,
     strength: float,
     watch: Watch | None = None,
     state: FitState | None = None,
+    *,
+    steps: int | None = None,
 ) -> Doubles:
+    """Weights [labels, size] of rows `x` [texts, size] that are `wanted` [texts, labels], weigh `per_text`,
+    after so many steps at most; the last number of a row is 1, its bias."""
     curvature = 0.5 * float((per_text * np.square(x).sum(1)).sum()) + strength
     root = np.sqrt(strength / curvature)
     momentum = (1 - root) / (1 + root)
@@ -252,7 +256,7 @@ def _descend(
         ahead = weights + momentum * (weights - state.last)
     decay = np.full(x.shape[1], strength)
     decay[-1] = strength * 1e-3  # the bias is hardly held back
-    for step in range(first, MAX_ITERATIONS):
+    for step in range(first, steps or MAX_ITERATIONS):
         logits = x @ ahead.T
         shares = np.exp(logits - logits.max(1, keepdims=True))
         shares /= shares.sum(1, keepdims=True)

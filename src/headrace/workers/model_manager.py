@@ -42,6 +42,7 @@ class ModelManager:
         self._launch = launch
         self._entries = {spec.name: ModelEntry(spec) for spec in specs}
         self._retired: set[ModelEntry] = set()  # no longer served, but still in use
+        self._unlisted: dict[str, ModelEntry] = {}
         self._planning = asyncio.Lock()
         self._launches: set[ModelLauncher] = set()
         self._closing = False
@@ -70,15 +71,19 @@ class ModelManager:
     @property
     def loaded(self) -> list[LoadedModel]:
         """All models in memory, including retired ones that are still in use."""
-        models = [entry.model for entry in [*self._entries.values(), *self._retired]]
+        models = [entry.model for entry in self._all]
         return [model for model in models if model is not None]
+
+    @property
+    def _all(self) -> list[ModelEntry]:
+        return [*self._entries.values(), *self._unlisted.values(), *self._retired]
 
     def serves(self, name: str) -> bool:
         """Whether a configured or loaded model has that name or alias, or is there with that adapter."""
         return self._named(name) is not None or self.adapted(name) is not None
 
     def _named(self, name: str) -> ModelEntry | None:
-        found = self._entries.get(name)
+        found = self._entries.get(name) or self._unlisted.get(name)
         if found is None:
             found = next((entry for entry in self._entries.values() if name in entry.spec.aliases), None)
         return found
@@ -143,7 +148,7 @@ class ModelManager:
 
     def share(self, model: LoadedModel, user: object) -> Callable[[], None]:
         """Add a user to a model that is already in use; returns a function that releases it."""
-        entry = next(e for e in [*self._entries.values(), *self._retired] if e.model is model)
+        entry = next(e for e in self._all if e.model is model)
         self._enter(entry, user)
         return self._once(entry, user)
 
@@ -303,8 +308,9 @@ class ModelManager:
         return self.policy.memory_bytes - self._reserved()
 
     def _reserved(self) -> int:
-        entries = [*self._entries.values(), *self._retired]
-        return sum(entry.reserved_bytes + (entry.adapters.nbytes if entry.model else 0) for entry in entries)
+        return sum(
+            entry.reserved_bytes + (entry.adapters.nbytes if entry.model else 0) for entry in self._all
+        )
 
     def _no_room(self, error: OutOfMemory) -> HeadraceError:
         used, budget = self._reserved(), self.policy.memory_bytes
@@ -327,7 +333,7 @@ class ModelManager:
         """Unload the least recently used idle model; False if there is none."""
         idle = [
             entry
-            for entry in self._entries.values()
+            for entry in [*self._entries.values(), *self._unlisted.values()]
             if entry.model is not None and not entry.uses and not entry.fixed and entry.loading is None
         ]
         if not idle:
@@ -351,6 +357,17 @@ class ModelManager:
             entry.reserved_bytes = 0
             entry.unloading = None
             self._retired.discard(entry)
+
+    def add_unlisted(self, spec: ModelSpec) -> ModelEntry:
+        """Serve a model that is in no list, and which no update removes, until `remove_unlisted`."""
+        return self._unlisted.setdefault(spec.name, ModelEntry(spec))
+
+    def remove_unlisted(self, name: str) -> None:
+        """Serve it no more: it is unloaded after its last use."""
+        entry = self._unlisted.pop(name, None)
+        if entry is not None and (entry.model is not None or entry.loading is not None):
+            self._retired.add(entry)
+            self._settle(entry)
 
     # -- reconfiguration
     # ----------------------------------------------------------------------------------
@@ -376,7 +393,7 @@ class ModelManager:
         """Stop all models except fixed ones, and all loads in progress."""
         self._closing = True
         closers: list[Callable[[], None]] = [launch.close for launch in self._launches]
-        for entry in [*self._entries.values(), *self._retired]:
+        for entry in self._all:
             if entry.timer is not None:
                 entry.timer.cancel()
             if entry.model is not None and not entry.fixed:

@@ -119,7 +119,14 @@ def read_specs(
 def _bundled(settings: Settings) -> list[ModelSpec]:
     """The bundled models, the default one first. Sizes, drafts and pooling in the settings are
     meant for that one: the others have other limits."""
-    own = replace(
+    own = without_sizes(settings)
+    others = [name for name in list_bundled() if name != BUNDLED_DEFAULT]
+    return [spec_of(BUNDLED_DEFAULT, settings), *(spec_of(name, own) for name in others)]
+
+
+def without_sizes(settings: Settings) -> Settings:
+    """Without what is meant for one model: sizes, drafts and pooling."""
+    return replace(
         settings,
         max_model_len=None,
         kv_cache_memory=None,
@@ -127,8 +134,6 @@ def _bundled(settings: Settings) -> list[ModelSpec]:
         speculative_layers=None,
         pooling="auto",
     )
-    others = [name for name in list_bundled() if name != BUNDLED_DEFAULT]
-    return [spec_of(BUNDLED_DEFAULT, settings), *(spec_of(name, own) for name in others)]
 
 
 def _specs_of_table(path: Path, entries: ModelTable, settings: Settings) -> list[ModelSpec]:

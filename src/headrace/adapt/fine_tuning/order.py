@@ -27,7 +27,11 @@ class AdapterPlan(Struct, frozen=True, kw_only=True):
 class AdapterOrder(Struct, frozen=True, kw_only=True):
     """The base, a folder; the data, files of lines; where the adapter and what is kept meanwhile go. No
     step begins while the file `pause` was touched lately. With `skips_unfit` conversations that the base
-    cannot read, such as longer ones than its context, are left out; they are an error otherwise."""
+    cannot read, such as longer ones than its context, are left out; they are an error otherwise.
+
+    With `whole` all weights learn, and a folder of a model is made in place of an adapter. Of the answers of
+    the file `said` they learn what the model in the folder `teacher` finds likely, where both have the same
+    tokens; of all others the answers alone."""
 
     base: str
     training: str
@@ -39,6 +43,9 @@ class AdapterOrder(Struct, frozen=True, kw_only=True):
     hours: float
     pause: str | None = None
     skips_unfit: bool = False
+    whole: bool = False
+    teacher: str | None = None
+    said: str | None = None
 
 
 class AdapterNote(Struct, frozen=True, kw_only=True):

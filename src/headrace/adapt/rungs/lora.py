@@ -1,90 +1,47 @@
-"""The rung of students that write: tried where simpler students do not reach far enough."""
+"""The rung of low-rank adapters (LoRA): students that write."""
 
 from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Sequence
 
-from msgspec import Struct
-
 from headrace.adapt.exposure import canaries
 from headrace.adapt.fine_tuning.order import AdapterNote
-from headrace.adapt.ladder import (
-    HELD_OUT,
-    STUDENT,
-    RungResult,
-    Split,
-    TaskExample,
-    capped,
-    certified,
-    needed,
-    without_duplicates,
+from headrace.adapt.ladder import Split, TaskExample, without_duplicates
+from headrace.adapt.rungs.outcome import (
+    MAX_TRIED,
+    RungTried,
+    by_time,
+    check_lessons,
+    learnable,
+    outcome,
+    processor_s,
 )
-from headrace.adapt.rungs.teaching import AdapterPlace, teach
-from headrace.adapt.rungs.writing import (
-    Writes,
-    adapter_digest,
-    conversation_of,
-    tokens_of,
-    writer,
-)
-from headrace.adapt.students import StudentAnswer, StudentModel, is_same, same_question
+from headrace.adapt.rungs.teaching import WHOLE, AdapterPlace, bytes_of, teach
+from headrace.adapt.rungs.writing import Writes, conversation_of, tokens_of, weights_digest, writer
+from headrace.adapt.students import Rung, StudentAnswer, StudentModel, same_question
 from headrace.chat.messages import Message
-from headrace.errors import InvalidRequest
-from headrace.gateway.gate import Pair
 from headrace.tasks.pii.analyzer import Analyzer
-from headrace.tasks.pii.operators import PLACEHOLDER
 
-LIBRARIES = ("torch", "transformers", "peft")
-GOOD_ENOUGH = 0.8
-"""Part of the requests that a simpler student may answer: then none that writes is made."""
-MAX_ANSWER = 4000
-"""Characters."""
+LIBRARIES = {"lora": ("torch", "transformers", "peft"), "distilled": ("torch", "transformers")}
 ASKED_TOKENS = 128
 """Of an answer to a question for a canary."""
-MAX_TRIED = 400
-"""Examples that were held out, the newest."""
 
 
-class LoraTried(Struct, frozen=True, kw_only=True):
-    """How a student that writes did: on what, pair by pair, and what it gives away."""
-
-    result: RungResult
-    parts: Split
-    pairs: list[Pair]
-    exposed: list[str]
-
-
-def why_not(base: str | None) -> str:
-    """Why this rung is not tried; "" where it can be."""
+def why_not(base: str | None, rung: Rung = "lora") -> str:
+    """Why a rung of students that write is not tried; "" where it can be."""
     if base is None:
         return "adapt.base names no model that could learn to write"
-    missing = [one for one in LIBRARIES if importlib.util.find_spec(one) is None]
+    missing = [one for one in LIBRARIES[rung] if importlib.util.find_spec(one) is None]
     return f"needs headrace[train] ({', '.join(missing)} not installed)" if missing else ""
 
 
 def lessons_of(examples: Sequence[TaskExample]) -> Split:
     """Examples by time whose conversation and answer are text without what stands for personal data."""
-    known = [
-        one for one in examples if 0 < len(one.answer) <= MAX_ANSWER and not PLACEHOLDER.search(one.answer)
-    ]
-    known = capped([one for one in known if conversation_of(one) is not None])
-    cut = len(known) - int(len(known) * HELD_OUT)
-    return Split(known[:cut], known[cut:])
+    return by_time([one for one in learnable(examples) if conversation_of(one) is not None])
 
 
-def check_lessons(task: str, parts: Split, risk: float) -> None:
-    """InvalidRequest where there are too few."""
-    least, known = needed(risk), len(parts.lessons) + len(parts.held_out)
-    if known < least:
-        raise InvalidRequest(
-            f"task {task} has {known:,} examples whose answer can be learned by heart, {least:,} are needed "
-            f"at least: {least - known:,} more",
-            param="task",
-        )
-
-
-def tried_lora(
+def tried_writer(
     task: str,
     student: str,
     parts: Split,
@@ -94,40 +51,30 @@ def tried_lora(
     has_traffic: Callable[[], bool],
     wait: Callable[[], None],
     noted: Callable[[AdapterNote], None],
-) -> LoraTried:
+) -> RungTried:
     """A student that writes, taught on the earlier examples and tried on the later ones that are like none of
     these; `known` are canaries of the settings. InvalidRequest where it cannot be made."""
     check_lessons(task, parts, risk)
+    start_s = processor_s()
     teach(parts.lessons, place, has_traffic, noted)
+    is_whole = place.kind == WHOLE
     model = StudentModel(
-        rung="lora", answers=(), size=0, base=place.base, adapter=adapter_digest(place.adapter)
+        rung="distilled" if is_whole else "lora",
+        answers=(),
+        size=0,
+        base="" if is_whole else place.base,
+        adapter=weights_digest(place.made),
     )
     tried = without_duplicates(parts)[-MAX_TRIED:]
-    with writer(place.weights, place.adapter, place.cores) as student_here:
+    own = (place.made, None) if is_whole else (place.weights, place.made)
+    with writer(*own, place.cores) as student_here:
         said = _asked(student_here.answers, tried, wait)
         exposed = _exposed(student_here.words, student, tried, said, known)
-    pairs = [
-        Pair(score=one.score, is_wrong=not is_same(one.text, each.answer))
-        for one, each in zip(said, tried, strict=True)
-    ]
-    calibration, problem = None, ""
-    try:
-        calibration = certified(task, f"{STUDENT}{student}", model.digest, pairs, risk)
-    except InvalidRequest as error:
-        problem = error.message
-    share = 0.0
-    if calibration is not None:
-        share = sum(one.score >= calibration.certificate.threshold for one in pairs) / len(pairs)
-    result = RungResult(
-        rung="lora",
-        model=model,
-        tried=len(tried),
-        right=sum(not one.is_wrong for one in pairs),
-        share=share,
-        calibration=calibration,
-        problem=problem,
-    )
-    return LoraTried(result=result, parts=parts, pairs=pairs, exposed=exposed)
+    lineage = {"base": place.base}
+    if is_whole and place.teacher is not None:
+        lineage["teacher"] = place.teacher
+    size = bytes_of(place.made)
+    return outcome(*(task, student, model, parts, tried, said, risk, exposed, lineage, size), start_s)
 
 
 def _asked(writes: Writes, tried: Sequence[TaskExample], wait: Callable[[], None]) -> list[StudentAnswer]:

@@ -1,4 +1,4 @@
-"""The adapter of a student, made by the process of fine-tuning jobs; it goes on where it was killed."""
+"""The weights of a student that writes, made by the process of fine-tuning jobs: it goes on if killed."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Final, Literal
 
 import msgspec
 from msgspec import Struct
@@ -27,23 +28,37 @@ RATE = 2e-3
 LONG = 3000
 """Bytes of a lesson, which has no more tokens."""
 LOOK_S = 0.3
-ADAPTER = "adapter"
+MIN_EXAMPLES = 10
+"""Answers of a teacher whose probabilities are worth computing; a file of fewer is refused."""
+ADAPTER: Final = "adapter"
+WHOLE: Final = "model"
+Kind = Literal["adapter", "model"]
+"""What is learned: an adapter of the base, or all weights."""
 
 
 class AdapterPlace(Struct, frozen=True, kw_only=True):
-    """A student's adapter: the base by the name that requests have for it, and its folder; where the student
-    is kept; processor cores and hours that its training may take."""
+    """A student's weights: the base by the name that requests have for it, and its folder; where the student
+    is kept; processor cores and hours that its training may take. All weights may learn the probabilities of
+    a model of this machine that has answered, `teacher`, whose folder is given, too."""
 
     base: str
     weights: Path
     folder: Path
     cores: int
     hours: float
+    kind: Kind = ADAPTER
+    teacher: str | None = None
+    teacher_weights: Path | None = None
 
     @property
-    def adapter(self) -> Path:
-        """The folder of PEFT, as soon as it is made."""
-        return self.folder / ADAPTER
+    def made(self) -> Path:
+        """The folder of PEFT, or of a model, as soon as it is made."""
+        return self.folder / self.kind
+
+
+def bytes_of(folder: Path) -> int:
+    """Of its files."""
+    return sum(one.stat().st_size for one in folder.rglob("*") if one.is_file())
 
 
 def students_folder(file: Path) -> Path:
@@ -64,28 +79,35 @@ def teach(
     has_traffic: Callable[[], bool],
     noted: Callable[[AdapterNote], None],
 ) -> None:
-    """Train the adapter of a student. InvalidRequest says why there is none.
+    """Train the weights of a student. InvalidRequest says why there are none.
 
     While `has_traffic` says that clients wait, so does the training."""
     data, made = place.folder / "training.jsonl", place.folder / "made"
-    if place.adapter.is_dir():  # its process was killed afterwards
+    if place.made.is_dir():  # its process was killed afterwards
         _cleaned(place)
         return
     place.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    lines = [_line(one) for one in lessons]
+    own = [one for one in lessons if place.teacher is not None and is_of_teacher(one, place.teacher)]
+    lines, theirs = [_line(one) for one in lessons], [_line(one) for one in own]
     data.write_bytes(b"\n".join(lines) + b"\n")
+    said = place.folder / "said.jsonl"
+    if has_teacher := len(theirs) >= MIN_EXAMPLES:
+        said.write_bytes(b"\n".join(theirs) + b"\n")
     shutil.rmtree(made, ignore_errors=True)
     order = AdapterOrder(
         base=str(place.weights),
         training=str(data),
         validation=None,
         out=str(made),
-        work=str(place.folder / "work"),
+        work=str(place.folder / f"work-{place.kind}"),
         plan=plan_of(len(lines), max(map(len, lines))),
         threads=place.cores,
         hours=place.hours,
         pause=str(place.folder / "pause"),
         skips_unfit=True,
+        whole=place.kind == WHOLE,
+        teacher=str(place.teacher_weights) if has_teacher else None,
+        said=str(said) if has_teacher else None,
     )
     last = _computed(order, has_traffic, noted)
     if last is None:
@@ -97,17 +119,28 @@ def teach(
     if last.kind == "failed":
         raise InvalidRequest(last.message, param="task")
     try:
-        made.rename(place.adapter)
+        made.rename(place.made)
         _cleaned(place)
     except FileNotFoundError:
-        raise InvalidRequest("its adapter was deleted while it was made", param="task") from None
+        raise InvalidRequest("its weights were deleted while they were made", param="task") from None
+
+
+def is_of_teacher(example: TaskExample, teacher: str) -> bool:
+    """Whether that model has given the answer that is learned: a correction is a person's."""
+    return example.target == teacher and example.answer == example.said
 
 
 def _cleaned(place: AdapterPlace) -> None:
-    """Without all but the adapter: what users have said, and checkpoints."""
+    """Without all but weights that are done: what users have said, and checkpoints."""
     for one in place.folder.iterdir():
-        if one != place.adapter:
+        if one.name not in (ADAPTER, WHOLE):
             shutil.rmtree(one) if one.is_dir() else one.unlink()
+
+
+def keep_only(folder: Path, kind: Kind) -> None:
+    """Delete a student's other weights, which were not chosen."""
+    other = folder / (WHOLE if kind == ADAPTER else ADAPTER)
+    shutil.rmtree(other, ignore_errors=True)
 
 
 def _line(example: TaskExample) -> bytes:

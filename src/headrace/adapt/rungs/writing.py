@@ -55,9 +55,14 @@ def conversation_of(example: TaskExample) -> Conversation | None:
     return tuple(Message(one["role"] or "", one["content"]) for one in said)
 
 
-def adapter_digest(folder: Path) -> str:
-    """By which an adapter's weights are known."""
-    return hashlib.sha256((folder / "adapter_model.safetensors").read_bytes()).hexdigest()[:16]
+def weights_digest(folder: Path) -> str:
+    """By which the weights of an adapter or a model are known. OSError where they are not there."""
+    digest = hashlib.sha256()
+    for file in sorted(folder.glob("*.safetensors")) or [folder / "model.safetensors"]:
+        with file.open("rb") as opened:
+            while part := opened.read(1 << 20):
+                digest.update(part)
+    return digest.hexdigest()[:16]
 
 
 def tokens_of(examples: Sequence[TaskExample]) -> int:
@@ -104,20 +109,22 @@ async def written(
 
 
 @contextmanager
-def writer(base: Path, adapter: Path, threads: int | None = None) -> Generator[Writer]:
-    """A model with an adapter in this process, until the block ends. Raises what prevents loading it."""
+def writer(base: Path, adapter: Path | None, threads: int | None = None) -> Generator[Writer]:
+    """A model, with an adapter if any, in this process, until the block ends. Raises what prevents loading
+    it."""
     options = EngineOptions(
         threads=threads, max_num_seqs=AT_ONCE, kv_cache_memory=CACHE_BYTES, speculative="off", cache_dir=None
     )
     model = load_model(str(base), options)
     try:
-        digest = model.engine.load_adapter(adapter).digest
+        adapters = {} if adapter is None else {"student": model.engine.load_adapter(adapter).digest}
+        name = ":student" if adapters else model.name
         threads_of = ModelThreads(1)
-        handler, loop = LocalHandler(OneModel(model, {"student": digest}), threads_of), LoopThread()
+        handler, loop = LocalHandler(OneModel(model, adapters), threads_of), LoopThread()
         try:
             yield Writer(
-                lambda asked, tokens: loop.run(written(handler, ":student", asked, tokens)),
-                lambda asked, tokens: loop.run(written(handler, ":student", asked, tokens, whole=False)),
+                lambda asked, tokens: loop.run(written(handler, name, asked, tokens)),
+                lambda asked, tokens: loop.run(written(handler, name, asked, tokens, whole=False)),
             )
         finally:
             handler.close()

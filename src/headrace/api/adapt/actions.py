@@ -29,6 +29,7 @@ from headrace.api.adapt.replies import (
     StatusReply,
     TaskBody,
     TasksReply,
+    TrainBody,
     TrainReply,
 )
 from headrace.api.http.body import read_checked
@@ -132,11 +133,11 @@ async def history(http: HttpRequest) -> Response:
     return await _answered(http, _actions(http).history(query.task))
 
 
-@Endpoint("POST", "/v1/adapt/train", body=TaskBody, reply=TrainReply, errors=OFF)
+@Endpoint("POST", "/v1/adapt/train", body=TrainBody, reply=TrainReply, errors=OFF)
 async def train(http: HttpRequest) -> Response:
     """Make the best student of a task."""
-    body = await read_checked(TaskBody, http)
-    return await _answered(http, _actions(http).train(body.task))
+    body = await read_checked(TrainBody, http)
+    return await _answered(http, _actions(http).train(body.task, body.rung))
 
 
 @Endpoint("POST", "/v1/adapt/shadow", body=TaskBody, reply=ShadowReply, errors=OFF)

@@ -22,6 +22,15 @@ class TaskBody(RequestBody, kw_only=True):
     task: TaskWord
 
 
+class TrainBody(TaskBody, kw_only=True):
+    """Which task, and which kind of student."""
+
+    rung: Annotated[
+        Literal["exact", "nearest", "head", "tagger", "lora", "distilled"] | None,
+        Meta(description="Try this kind alone, whatever others reach. Default: the ladder."),
+    ] = None
+
+
 class FindBody(RequestBody, kw_only=True):
     """Nothing: the groups of all tasks are found anew."""
 

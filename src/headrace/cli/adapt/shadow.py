@@ -11,7 +11,9 @@ import typer
 from headrace.adapt.actions import plain, shadow
 from headrace.adapt.ladder import TaskExample
 from headrace.adapt.registry import StudentRow, person
-from headrace.adapt.rungs.teaching import ADAPTER, students_folder
+from headrace.adapt.rungs.tagging import Tagger
+from headrace.adapt.rungs.teaching import ADAPTER, WHOLE, students_folder
+from headrace.adapt.rungs.word_states import reader
 from headrace.adapt.rungs.writing import conversation_of, tokens_of, writer
 from headrace.adapt.schema import adapt_file
 from headrace.adapt.students import StudentAnswer
@@ -50,7 +52,14 @@ def command(
 
 
 def _written(settings: Settings, row: StudentRow, examples: Sequence[TaskExample]) -> list[StudentAnswer]:
-    """What a student that writes says: its model and adapter are loaded for it."""
-    folder = students_folder(adapt_file(settings.store_file)) / row.id / ADAPTER
-    with writer(weights_here(row.model.base, settings), folder) as student:
+    """What a student says that makes its answers: its model and weights are loaded for it."""
+    if not row.model.is_loaded:
+        head = Tagger(row.model)
+        with reader(weights_here(row.model.base, settings)) as reads:
+            return [head.answer(one) for one in reads(head.form, [one.question for one in examples])]
+    folder = students_folder(adapt_file(settings.store_file)) / row.id
+    base, adapter = (folder / WHOLE, None)
+    if row.model.base:
+        base, adapter = weights_here(row.model.base, settings), folder / ADAPTER
+    with writer(base, adapter) as student:
         return student.answers([conversation_of(one) or () for one in examples], tokens_of(examples))

@@ -2,38 +2,47 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from headrace.adapt.actions import Trained, plain
+from headrace.adapt.registry import RungReport
+from headrace.adapt.rungs.folders import folders_of
 from headrace.adapt.schema import adapt_file
+from headrace.adapt.students import Rung
 from headrace.adapt.tasks import embed_examples
 from headrace.adapt.training_process import TrainingProcess
 from headrace.cli.adapt.opened import opened_task, weights_here
 from headrace.cli.flags import takes_settings
-from headrace.cli.terminal import JsonFlag, print_json, status
+from headrace.cli.terminal import JsonFlag, print_json, print_table, status
 from headrace.config.settings import MODEL_SETTINGS, Settings
-from headrace.errors import HeadraceError
 
 HELP = """Make a student of a task: of all kinds that can be certified the one that may answer most.
 
-Tried in this order: the same question again; the five nearest questions agree; a linear head on the encoder's
-vectors; where these may not answer four fifths of the requests, a low-rank adapter (LoRA) on the model
-adapt.base, which writes its answers and needs headrace[train]. Each learns from the earlier examples and is
-tried on the later ones. It runs in a process of its own with the lowest priority, within adapt.train_memory
-and adapt.train_hours, and waits while requests are under way. Where it is stopped or killed, it goes on from
-its last checkpoint. Then: `headrace adapt shadow`.
+Tried in this order, each only where those before leave requests that are worth its time: the same question
+again (exact); the five nearest questions agree (nearest); a linear head on the encoder's vectors (head); a
+head that finds the parts of the question of which the answer is made (tagger); where these may not answer
+four fifths of the requests, a low-rank adapter of the model adapt.base (lora), and then all weights of
+adapt.student (distilled), which write their answers and need headrace[train]. Each learns from the earlier
+examples and is tried on the later ones. It runs in a process of its own with the lowest priority, within
+adapt.train_memory and adapt.train_hours, and waits while requests are under way. Where it is stopped or
+killed, it goes on from its last checkpoint. Then: `headrace adapt shadow`.
 
 \b
-Example:
+Examples:
   headrace adapt train t-3fa2
+  headrace adapt train t-3fa2 --rung tagger
 """
 
 
 @takes_settings("store", *MODEL_SETTINGS)
 def command(
     task: Annotated[str, typer.Argument(metavar="TASK", help="Id, beginning of an id, or name.")],
+    rung: Annotated[
+        Rung | None, typer.Option(help="Try this kind alone, whatever others reach.", show_default="all")
+    ] = None,
     json: JsonFlag = False,
     *,
     settings: Settings,
@@ -42,14 +51,11 @@ def command(
     with status() as shown, opened_task(task, settings) as opened:
         wanted = opened.task
         embed_examples(opened.store.database, opened.adapt.encoder, opened.embed, task=wanted.id)
+        here = partial(weights_here, settings=settings)
+        folders = folders_of(opened.store, wanted.id, opened.adapt, here)
     with status() as shown:
         shown("trying the ladder; it can be interrupted, and goes on the next time")
-        base, weights, unfit = opened.adapt.base, None, ""
-        try:
-            weights = None if base is None else weights_here(base, settings)
-        except HeadraceError as error:  # students that choose need none
-            unfit = error.message
-        process = TrainingProcess(adapt_file(settings.store_file), wanted.id, opened.adapt, weights, unfit)
+        process = TrainingProcess(adapt_file(settings.store_file), wanted.id, opened.adapt, folders, rung)
         try:
             name, card = process.result()
         finally:
@@ -62,6 +68,18 @@ def command(
         f"student {name} of task {wanted.id}: {card.rung}, from {learned}; it may answer {card.share:.0%} of "
         f"{card.held_out:,} later ones"
     )
-    for rung, why in card.skipped.items():
-        print(f"{rung} was not tried: {why}")
+    print_table(
+        [_row(one) for one in card.report],
+        header=("RUNG", "RIGHT", "MAY ANSWER", "SECONDS", "BYTES", ""),
+        fit=True,
+    )
     print(f"judge it by real traffic: headrace adapt shadow {wanted.id}")
+
+
+def _row(one: RungReport) -> tuple[str, ...]:
+    if not one.tried:
+        return (one.rung, "-", "-", "-", "-", f"not tried: {one.why}")
+    return (
+        *(one.rung, f"{one.score:.1%}", f"{one.share:.1%}", f"{one.seconds:.1f}", f"{one.bytes:,}"),
+        one.why,
+    )

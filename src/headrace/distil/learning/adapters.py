@@ -33,7 +33,7 @@ def train_adapter(
     """Train on `samples`, and write a folder of PEFT to `order.out`; the loss of `held` is measured.
     InvalidRequest, UnsupportedModel, NumericalError."""
     base, plan = Path(order.base), order.plan
-    batches = _Batches(samples, plan.batch_size, plan.epochs, plan.seed)
+    batches = EpochBatches(samples, plan.batch_size, plan.epochs, plan.seed)
     torch.manual_seed(plan.seed)
     model: Any = get_peft_model(
         load_student(base),  # type: ignore[arg-type]
@@ -47,22 +47,22 @@ def train_adapter(
         ),
     )
     work = Path(order.work)
-    trainer = Trainer(model.eval(), _plan(order, samples, batches.steps), work)
+    trainer = Trainer(model.eval(), plan_of(order, samples, batches.steps), work)
     say(AdapterNote(kind="began", steps=batches.steps))
 
     def progress(step: int, steps: int, loss: float) -> None:
         say(AdapterNote(kind="step", step=step, steps=steps, loss=loss))
-        _wait(order.pause)
+        wait_for_clients(order.pause)
 
     trainer.train(lambda step: (batches.of(step), None), progress)
     last = float(trainer.losses_of([((one,), None) for one in held]).mean()) if held else None
-    (work / METRICS_FILE).write_text(_table(trainer.losses, last))
+    (work / METRICS_FILE).write_text(loss_table(trainer.losses, last))
     model.save_pretrained(order.out)
     learned = sum(len(one.tokens) for one in samples) * plan.epochs
     return AdapterNote(kind="made", step=trainer.step, steps=trainer.steps, tokens=learned)
 
 
-def _wait(file: str | None) -> None:
+def wait_for_clients(file: str | None) -> None:
     """While clients wait, as the file that they touch says."""
     while file is not None:
         try:
@@ -74,7 +74,7 @@ def _wait(file: str | None) -> None:
         time.sleep(0.1)
 
 
-class _Batches:
+class EpochBatches:
     """The samples of each step: each epoch has all of them, in an order that the seed decides."""
 
     def __init__(self, samples: Sequence[Sample], size: int | None, epochs: int, seed: int) -> None:
@@ -98,7 +98,10 @@ class _Batches:
         return [self._samples[int(index)] for index in chosen]
 
 
-def _plan(order: AdapterOrder, samples: Sequence[Sample], steps: int) -> TrainingPlan:
+def plan_of(
+    order: AdapterOrder, samples: Sequence[Sample], steps: int, matrix_rate: float | None = None
+) -> TrainingPlan:
+    """By which a run is known again; `matrix_rate` is Muon's, None: AdamW alone."""
     digest = hashlib.sha256(msgspec.json.encode(order.plan))
     for sample in samples:
         digest.update(sample.digest)
@@ -106,14 +109,15 @@ def _plan(order: AdapterOrder, samples: Sequence[Sample], steps: int) -> Trainin
         key=digest.hexdigest(),
         steps=steps,
         hours=order.hours,
-        matrix_rate=None,
+        matrix_rate=matrix_rate,
         other_rate=order.plan.rate,
         threads=order.threads,
         checkpoint_every_s=10.0,
     )
 
 
-def _table(losses: Sequence[float], validation: float | None) -> str:
+def loss_table(losses: Sequence[float], validation: float | None) -> str:
+    """The losses of all steps, and of what was held out."""
     rows = ["step,train_loss,valid_loss"]
     rows += [f"{step},{loss:.5f}," for step, loss in enumerate(losses, 1)]
     if validation is not None:
