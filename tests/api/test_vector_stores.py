@@ -131,6 +131,21 @@ def test_pages_of_stores(client: openai.OpenAI) -> None:
     assert sorted(listed) == sorted(made)
 
 
+def test_several_queries_are_one_search(client: openai.OpenAI) -> None:
+    files = [upload(client, "sour.txt", b"Lemons are sour."), upload(client, "red.txt", b"Apples are red.")]
+    store = client.vector_stores.create(file_ids=files)
+    texts = ["sour lemons", "red apples", "sour lemons"]
+    found = client.vector_stores.search(store.id, query=texts, max_num_results=2)
+    assert found.model_extra is not None and found.model_extra["search_query"] == texts
+    assert sorted(one.file_id for one in found.data) == sorted(files)
+    alone = [one for text in texts[:2] for one in client.vector_stores.search(store.id, query=text).data]
+    best = {name: max(one.score for one in alone if one.file_id == name) for name in files}
+    assert {one.file_id: one.score for one in found.data} == best
+    for wrong in ([], ["x"] * 17, ["x", " "]):
+        with pytest.raises(openai.BadRequestError):
+            client.vector_stores.search(store.id, query=wrong)
+
+
 def test_wrong_filters_and_sizes(client: openai.OpenAI) -> None:
     store = client.vector_stores.create()
     wrong: Any = {"type": "like", "key": "a", "value": "b"}

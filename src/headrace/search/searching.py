@@ -68,6 +68,24 @@ async def search(
         return found
 
 
+async def search_each(
+    indexes: Sequence[Index],
+    texts: Sequence[str],
+    request: SearchRequest,
+    runner: ModelRunner,
+    call: CallContext,
+) -> list[NamedHit]:
+    """The best hits of several texts, each chunk once with its best score, at most `limit`; `request` says
+    all but the text. Raises what `search` does."""
+    best: dict[tuple[str, str, int], NamedHit] = {}
+    for text in dict.fromkeys(texts):
+        for one in await search(indexes, replace(request, text=text), runner, call):
+            place = (one.index, one.hit.key, one.hit.position)
+            if place not in best or one.hit.score > best[place].hit.score:
+                best[place] = one
+    return sorted(best.values(), key=_order)[: request.limit]
+
+
 async def warn_of_unknown(
     indexes: Sequence[Index], names: Collection[str], param: str, call: CallContext
 ) -> None:
@@ -119,11 +137,16 @@ async def _found(
             got = await asyncio.to_thread(index.query, query)
             note.detail["hits"] = len(got.hits)
         found += [NamedHit(index.name, got.generation, hit) for hit in got.hits]
-    found.sort(key=lambda one: (-one.hit.score, one.index, one.hit.key, one.hit.position))
+    found.sort(key=_order)
     if request.rerank is not None:
         with call.stage("rerank", model=request.rerank, pairs=min(len(found), RERANKED)):
             found = await _reranked(found[:depth], request.text, request.rerank, runner, call)
     return found[: request.limit]
+
+
+def _order(one: NamedHit) -> tuple[float, str, str, int]:
+    """Best first."""
+    return -one.hit.score, one.index, one.hit.key, one.hit.position
 
 
 def _check(indexes: Sequence[Index], request: SearchRequest) -> None:

@@ -13,6 +13,9 @@ from headrace.api.openai.batches import Metadata
 
 MAX_FILES = 500
 MAX_PAGE = 100
+MAX_QUERIES = 16
+"""Of one search: each is a search of its own."""
+_QueryText = Annotated[str, Meta(min_length=1, max_length=32_768)]
 _AttributeName = Annotated[str, Meta(min_length=1, max_length=64)]
 Attributes = Annotated[
     dict[_AttributeName, Annotated[str, Meta(max_length=512)] | float | bool], Meta(max_length=16)
@@ -84,7 +87,7 @@ class StoreSearchBody(RequestBody, kw_only=True):
 
     no_effect: ClassVar[Mapping[str, Values]] = {"rewrite_query": (False,)}
 
-    query: Annotated[str, Meta(min_length=1, max_length=32_768)]
+    query: _QueryText | Annotated[list[_QueryText], Meta(min_length=1, max_length=MAX_QUERIES)]
     filters: Annotated[Any, loose({"type": "object"})] = None
     max_num_results: Annotated[int, Meta(ge=1, le=50)] | None = None
     ranking_options: RankingOptions | None = None

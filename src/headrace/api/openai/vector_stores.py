@@ -26,7 +26,7 @@ from headrace.api.openai.vector_store_schema import (
     StoreSearchBody,
 )
 from headrace.api.openai.vector_store_work import VectorStores, store_object
-from headrace.search.searching import NamedHit, SearchRequest, search
+from headrace.search.searching import NamedHit, SearchRequest, search_each
 from headrace.search.where import read_filter
 
 
@@ -93,21 +93,22 @@ async def delete_store(http: HttpRequest, store_id: str) -> Response:
 
 @Endpoint("POST", "/v1/vector_stores/{store_id}/search", body=StoreSearchBody, reply=StoreHits)
 async def search_store(http: HttpRequest, store_id: str) -> Response:
-    """The passages of a vector store that answer a query best."""
+    """The passages of a vector store that answer a query best, or any of several queries."""
     stores, body = VectorStores(http), await read_checked(StoreSearchBody, http)
     index = await stores.service.run_in_thread(lambda: stores.find(store_id))
     options = body.ranking_options
+    texts = [body.query] if isinstance(body.query, str) else body.query
     wanted = options is not None and options.ranker != "none" and stores.service.sources.able("rerank")
     request = SearchRequest(
-        text=body.query,
+        text="",
         limit=body.max_num_results or 10,
         where=None if body.filters is None else read_filter(body.filters),
         rerank=reranker_of(stores.service, bool(wanted)),
     )
-    found = await done(http, search([index], request, stores.service.runner, stores.call))
+    found = await done(http, search_each([index], texts, request, stores.service.runner, stores.call))
     hits = [store_hit(one) for one in found]
     least = 0.0 if options is None else options.score_threshold
-    return json_response(StoreHits([body.query], [hit for hit in hits if hit.score >= least]))
+    return json_response(StoreHits(texts, [hit for hit in hits if hit.score >= least]))
 
 
 def store_hit(found: NamedHit) -> StoreHit:
