@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 from golden import FOLDER, Chunk, executor_for, make_step, scattered_pages
 from headrace.compress import calibrate as module
 from headrace.compress.calibrate import CalibrationOrder, calibrate
-from headrace.compress.grids import Int4Groups, Q4Zero, grid_for
+from headrace.compress.grids import Int4Groups, Int8Rows, Q4Zero, grid_for
 from headrace.compress.walk import walk
 from headrace.errors import UsageError
 from headrace.executors.reference import ReferenceExecutor
@@ -93,18 +93,22 @@ def exported(folder: Path, out: Path, type: str, work: Path) -> Export:
     return export
 
 
-def test_a_folder_holds_what_was_rounded(tmp_path: Path) -> None:
+@pytest.mark.parametrize("type", ["w4a16", "int8", "w8a8"])
+def test_a_folder_holds_what_was_rounded(tmp_path: Path, type: str) -> None:
     folder = convertible_model(tmp_path, "llama2")
-    export = exported(folder, tmp_path / "out", "w4a16", tmp_path / "work")
+    export = exported(folder, tmp_path / "out", type, tmp_path / "work")
     assert len(export.ready) == 6 * 2, "of two layers all but down_proj, whose 88 inputs are no groups of 32"
     with open_checkpoint(tmp_path / "out") as written:
         config = find_model(written.config)
         program = verify(record(config.define))
         reader = ProgramWeights(written, program)
         for name, data in export.ready.items():
-            np.testing.assert_array_equal(reader.float32(name), Int4Groups().unpack(data))
+            values = reader.float32(name)
+            grid = Int4Groups() if type == "w4a16" else Int8Rows(values.shape[1])
+            np.testing.assert_array_equal(values, grid.unpack(data))
     config_json = json.loads((tmp_path / "out" / "config.json").read_text())
-    assert config_json["quantization_config"]["config_groups"]["group_0"]["weights"]["group_size"] == 32
+    weights = config_json["quantization_config"]["config_groups"]["group_0"]["weights"]
+    assert weights["group_size"] == (32 if type == "w4a16" else None)
 
 
 def test_transformers_reads_the_folder(tmp_path: Path) -> None:

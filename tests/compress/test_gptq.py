@@ -7,13 +7,13 @@ import pytest
 from numpy.typing import NDArray
 
 from headrace.compress.gptq import DAMPING, gptq
-from headrace.compress.grids import Grid, Int4Groups, KGrid, Q4Zero
+from headrace.compress.grids import Grid, Int4Groups, Int8Rows, KGrid, Q4Zero, SixGrid
 from headrace.errors import CorruptFile
 
 RNG = np.random.default_rng(11)
 BEGIN = RNG.bit_generator.state
-GRIDS: list[Grid] = [Int4Groups(), Q4Zero(), KGrid(15), KGrid(31)]
 K = 512
+GRIDS: list[Grid] = [Int4Groups(), Int8Rows(K), Q4Zero(), KGrid(15), KGrid(31), SixGrid()]
 
 
 @pytest.fixture(autouse=True)

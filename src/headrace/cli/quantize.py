@@ -63,9 +63,9 @@ compressed-tensors. Tokenizer, chat template and config are copied.
 
 --method gptq calibrates the rounding on a text, so that the next weights compensate the error of one: a
 fraction of the loss of plain rounding, at the same size and speed. The text is --calibrate FILE, or the model
-writes it; choose one like the model's later traffic. It works for int4 and w4a16 folders (w4a16 with groups
-of 32), q4_0, q4_k and q5_k. --method awq scales inputs instead, so that rounding errs less on large ones: it
-loses more than gptq, and works for the same types but int4. A run that was killed resumes.
+writes it; choose one like the model's later traffic. It works for folders of integers (w4a16 with groups of
+32), q4_0, q4_k, q5_k and q6_k. --method awq scales inputs instead, so that rounding errs less on large ones: it
+usually loses more than gptq, and works for the same types but int4. A run that was killed resumes.
 
 The result is measured against IN before it is put in place, and the figures go into its card and
 headrace.json. With --max-kl a worse result is not written: exit code 1.
@@ -84,7 +84,7 @@ Examples:
 """
 METHODS = ("rtn", "gptq", "awq")
 WINDOWS, WINDOW_TOKENS = 32, 512
-CALIBRATED_TYPES = ("int4", "w4a16", "q4_0", "q4_k", "q5_k")
+CALIBRATED_TYPES = ("int4", "w4a16", "int8", "w8a16", "w8a8", "q4_0", "q4_k", "q5_k", "q6_k")
 
 
 @takes_settings("threads", "offline")

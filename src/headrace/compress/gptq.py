@@ -22,6 +22,8 @@ DAMPING = 0.01
 """Of the mean of the Hessian's diagonal, added to it."""
 _MAX_DAMPING = 1.0
 _LEAST_IMPORTANCE = 1e-12
+_LAZY = 256
+"""Columns whose errors reach the later ones together: one product instead of many updates."""
 
 
 class Rounded(Struct, frozen=True, eq=False):
@@ -48,16 +50,19 @@ def gptq(weight: Floats, hessian: Moments, grid: Grid, *, name: str) -> Rounded:
     values = np.empty_like(rest)
     for start in range(0, rest.shape[1], grid.block):
         end = start + grid.block
-        inner = factor[start:end, start:end]
-        columns = rest[:, start:end].copy()
-        fitted = grid.fit(columns, importance[start:end])
-        codes, errors = np.empty_like(columns), np.empty_like(columns)
-        for j in range(grid.block):
-            codes[:, j] = fitted.codes(j, columns[:, j])
-            values[:, start + j] = fitted.values(j, codes[:, j])
-            errors[:, j] = (columns[:, j] - values[:, start + j]) / inner[j, j]
-            columns[:, j + 1 :] -= np.outer(errors[:, j], inner[j, j + 1 :])
-        rest[:, end:] -= errors @ factor[start:end, end:]
+        fitted = grid.fit(rest[:, start:end].copy(), importance[start:end])
+        codes = np.empty((len(rest), grid.block), np.float32)
+        for low in range(start, end, _LAZY):
+            high = min(low + _LAZY, end)
+            inner, columns = factor[low:high, low:high], rest[:, low:high].copy()
+            errors = np.empty_like(columns)
+            for j in range(high - low):
+                place = low + j - start
+                codes[:, place] = fitted.codes(place, columns[:, j])
+                values[:, low + j] = fitted.values(place, codes[:, place])
+                errors[:, j] = (columns[:, j] - values[:, low + j]) / inner[j, j]
+                columns[:, j + 1 :] -= np.outer(errors[:, j], inner[j, j + 1 :])
+            rest[:, high:] -= errors @ factor[low:high, high:]
         blocks.append((fitted, codes))
     return Rounded(grid.pack(blocks), values, product_loss(weight, values, hessian))
 

@@ -12,10 +12,20 @@ from numpy.typing import NDArray
 from headrace.loading.export import Export
 from headrace.weights.quant_types import BY_NAME, dequantize
 from headrace.weights.quant_types.block_type import Bytes, Floats
-from headrace.weights.quantize import KBlocks, fit_k_blocks, fit_symmetric, half, q4_0_blocks, to_bf16
+from headrace.weights.quantize import (
+    KBlocks,
+    SixBlocks,
+    fit_k_blocks,
+    fit_six_blocks,
+    fit_symmetric,
+    half,
+    q4_0_blocks,
+    to_bf16,
+)
 from headrace.weights.safetensors.export import PackedRows
 from headrace.weights.safetensors.rotated_rows import RotatedRows
 from headrace.weights.tensor_output import Converter
+from headrace.weights.tensor_roles import class_of
 
 
 class Fitted(Struct, frozen=True, eq=False):
@@ -97,6 +107,34 @@ class Int4Groups(Struct, frozen=True):
         return PackedRows(4, self.block).decode(data)
 
 
+class Int8Rows(Struct, frozen=True):
+    """compressed-tensors' 8 bits: one bf16 scale for a row of `block` inputs. The bytes of a row are its
+    codes, then its scale."""
+
+    block: int
+
+    def fit(self, columns: Floats, importance: Floats) -> Fitted:
+        """Symmetric."""
+        stored, scale = to_bf16(fit_symmetric(columns, -127, 127, importance[None, :])[0])
+        wide = np.broadcast_to(scale, columns.shape)
+        return Fitted(wide, np.broadcast_to(np.float32(0), columns.shape), -127, 127, stored)
+
+    def pack(self, blocks: Sequence[tuple[Fitted, Floats]]) -> Bytes:
+        """Of the one block."""
+        return np.concatenate(
+            [
+                part
+                for fitted, codes in blocks
+                for part in ((codes + 128).astype(np.uint8), _bytes(fitted.stored))
+            ],
+            axis=1,
+        )
+
+    def unpack(self, data: Bytes) -> Floats:
+        """As compressed-tensors does."""
+        return PackedRows(8, self.block).decode(data)
+
+
 class Q4Zero(Struct, frozen=True):
     """GGUF's Q4_0."""
 
@@ -147,6 +185,26 @@ class KGrid(Struct, frozen=True):
         return _of_ggml("Q4_K" if self.top < 16 else "Q5_K", data)
 
 
+class SixGrid(Struct, frozen=True):
+    """GGUF's Q6_K."""
+
+    block: int = 256
+
+    def fit(self, columns: Floats, importance: Floats) -> Fitted:
+        """Scales of 16 columns each, all before the first column is rounded."""
+        fitted = fit_six_blocks(columns, importance)
+        steps = np.repeat(fitted.steps, 16, axis=1)
+        return Fitted(steps, np.zeros_like(steps), -32, 31, fitted)
+
+    def pack(self, blocks: Sequence[tuple[Fitted, Floats]]) -> Bytes:
+        """Block after block."""
+        return np.concatenate([_six_blocks(fitted.stored).pack(codes) for fitted, codes in blocks], axis=1)
+
+    def unpack(self, data: Bytes) -> Floats:
+        """As ggml does."""
+        return _of_ggml("Q6_K", data)
+
+
 def _of_ggml(kind: str, data: Bytes) -> Floats:
     return dequantize(BY_NAME[kind], np.ascontiguousarray(data).reshape(-1)).reshape(len(data), -1)
 
@@ -163,7 +221,16 @@ def _k_blocks(stored: object) -> KBlocks:
     return cast("KBlocks", stored)
 
 
-GGUF_GRIDS: Mapping[str, Grid] = {"Q4_0": Q4Zero(), "Q4_K": KGrid(15), "Q5_K": KGrid(31)}
+def _six_blocks(stored: object) -> SixBlocks:
+    return cast("SixBlocks", stored)
+
+
+GGUF_GRIDS: Mapping[str, Grid] = {
+    "Q4_0": Q4Zero(),
+    "Q4_K": KGrid(15),
+    "Q5_K": KGrid(31),
+    "Q6_K": SixGrid(),
+}
 
 
 def grid_for(export: Export, *, is_gguf: bool) -> Callable[[str], Grid | RotatedInt4 | None]:
@@ -175,11 +242,18 @@ def grid_for(export: Export, *, is_gguf: bool) -> Callable[[str], Grid | Rotated
         if gguf is None:
             if not folder.is_quantized(name):
                 return None
+            k = export.checkpoint.info(name).shape[1]
             return (
-                RotatedInt4(export.checkpoint.info(name).shape[1]) if export.type == "int4" else Int4Groups()
+                RotatedInt4(k)
+                if export.type == "int4"
+                else Int4Groups()
+                if export.type == "w4a16"
+                else Int8Rows(k)
             )
         if len(export.checkpoint.info(name).shape) != 2 or gguf.is_turned(name):
             return None
+        if class_of(name, 2) in ("token table", "output"):
+            return None  # large and stored in more bits: a calibration would need several times their memory
         return GGUF_GRIDS.get(gguf.type_of(name))
 
     return of

@@ -94,21 +94,11 @@ def _k_blocks(blocks: Floats, top: int) -> Bytes:
 
 
 def _q6_k(blocks: Floats) -> Bytes:
-    groups = blocks.reshape(-1, 16, 16)
-    wanted, _ = fit_symmetric(groups.reshape(-1, 16), -32, 31)
-    wanted = wanted.reshape(-1, 16)
-    # The largest scale, with its sign, becomes -128.
-    largest = np.take_along_axis(wanted, np.abs(wanted).argmax(axis=1)[:, None], axis=1)
-    scale = half(largest / np.float32(-128))
-    scales = _codes(wanted, scale.astype(np.float32), -128, 127)
-    codes = _codes(groups, (scale.astype(np.float32) * scales)[:, :, None], -32, 31)
-    scale = _refit(scale, blocks, (scales[:, :, None] * codes).reshape(blocks.shape))
-    unsigned = (codes + 32).astype(np.uint8).reshape(-1, 2, 4, 32)
-    low, high = unsigned & _LOW, unsigned >> _FOUR
-    low = (low[:, :, :2] | low[:, :, 2:] << _FOUR).reshape(-1, 128)
-    high = np.bitwise_or.reduce(high << np.array([0, 2, 4, 6], np.uint8).reshape(1, 1, 4, 1), axis=2)
-    parts = [low, high.reshape(-1, 64), scales.astype(np.int8).view(np.uint8), scale.view(np.uint8)]
-    return np.concatenate(parts, axis=1)
+    fitted = fit_six_blocks(blocks)
+    codes = _codes(blocks.reshape(-1, 16, 16), fitted.steps[:, :, None], -32, 31)
+    integers = (fitted.scales[:, :, None] * codes).reshape(blocks.shape)
+    refitted = SixBlocks(_refit(fitted.scale, blocks, integers), fitted.scales)
+    return refitted.pack(codes.reshape(blocks.shape))
 
 
 QUANTIZERS: Mapping[str, Callable[[Floats], Bytes]] = {
@@ -259,6 +249,38 @@ class KBlocks(Struct, frozen=True, eq=False):
             places = np.arange(8, dtype=np.uint8).reshape(1, 8, 1)
             parts.append(np.bitwise_or.reduce((codes >> _FOUR) << places, axis=1))
         return np.concatenate([*parts, k_nibbles(codes)], axis=1)
+
+
+class SixBlocks(Struct, frozen=True, eq=False):
+    """What Q6_K keeps of blocks of 256 besides their codes: whole scales [n, 16] of 16 numbers each, in units
+    of `scale` [n, 1]."""
+
+    scale: NDArray[np.float16]
+    scales: Floats
+
+    @property
+    def steps(self) -> Floats:
+        """Between the numbers of two codes, [n, 16]."""
+        return self.scale.astype(np.float32) * self.scales
+
+    def pack(self, codes: Floats) -> Bytes:
+        """The blocks' bytes, for codes [n, 256] from -32 to 31."""
+        unsigned = (codes + 32).astype(np.uint8).reshape(-1, 2, 4, 32)
+        low, high = unsigned & _LOW, unsigned >> _FOUR
+        low = (low[:, :, :2] | low[:, :, 2:] << _FOUR).reshape(-1, 128)
+        high = np.bitwise_or.reduce(high << np.array([0, 2, 4, 6], np.uint8).reshape(1, 1, 4, 1), axis=2)
+        scales = self.scales.astype(np.int8).view(np.uint8)
+        return np.concatenate([low, high.reshape(-1, 64), scales, self.scale.view(np.uint8)], axis=1)
+
+
+def fit_six_blocks(blocks: Floats, importance: Floats | None = None) -> SixBlocks:
+    """For blocks [n, 256]; `importance` [256] weighs the squared errors."""
+    weights = None if importance is None else np.tile(importance.reshape(16, 16), (len(blocks), 1))
+    wanted = fit_symmetric(blocks.reshape(-1, 16), -32, 31, weights)[0].reshape(-1, 16)
+    # The largest scale, with its sign, becomes -128.
+    largest = np.take_along_axis(wanted, np.abs(wanted).argmax(axis=1)[:, None], axis=1)
+    scale = half(largest / np.float32(-128))
+    return SixBlocks(scale, _codes(wanted, scale.astype(np.float32), -128, 127))
 
 
 def fit_k_blocks(blocks: Floats, top: int) -> KBlocks:
