@@ -62,10 +62,11 @@ int4 is Headrace's own, what loading makes, and only headrace reads it; other in
 compressed-tensors. Tokenizer, chat template and config are copied.
 
 --method gptq calibrates the rounding on a text, so that the next weights compensate the error of one: a
-fraction of the loss of plain rounding, at the same size and speed. The text is --calibrate FILE, or the model
-writes it; choose one like the model's later traffic. It works for folders of integers (w4a16 with groups of
-32), q4_0, q4_k, q5_k and q6_k. --method awq scales inputs instead, so that rounding errs less on large ones: it
-usually loses more than gptq, and works for the same types but int4. A run that was killed resumes.
+fraction of the loss of plain rounding, at the same size and speed. The text is --calibrate FILE, or the
+model writes it; choose one like the model's later traffic. It works for folders of integers (w4a16 with
+groups of 32), q4_0, q4_k, q5_k and q6_k. --method awq scales inputs instead, so that rounding errs less on
+large ones: it usually loses more than gptq, and works for the same types but int4. A run that was killed
+resumes.
 
 The result is measured against IN before it is put in place, and the figures go into its card and
 headrace.json. With --max-kl a worse result is not written: exit code 1.

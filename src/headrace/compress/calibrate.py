@@ -24,7 +24,7 @@ from headrace.program.verify import verify
 from headrace.weights.checkpoint_reader import CheckpointReader
 from headrace.weights.quant_types.block_type import Bytes, Floats
 
-_VERSION = 1
+_VERSION = 2
 """Changes when the same order would give other bytes."""
 
 

@@ -22,6 +22,7 @@ DAMPING = 0.01
 """Of the mean of the Hessian's diagonal, added to it."""
 _MAX_DAMPING = 1.0
 _LEAST_IMPORTANCE = 1e-12
+_SMALL = 64
 _LAZY = 256
 """Columns whose errors reach the later ones together: one product instead of many updates."""
 
@@ -99,26 +100,46 @@ def weighted(weight: Floats, importance: Floats, grid: Grid, *, name: str) -> Ro
 
 
 def inverse_factor(hessian: Moments) -> Floats:
-    """The upper Cholesky factor of the damped Hessian's inverse; damping grows until there is one."""
+    """The upper Cholesky factor of the damped Hessian's inverse; damping grows until there is one.
+
+    With H = V V^T for an upper triangular V the inverse is (V^-1)^T V^-1, so V^-1 is the factor: a Cholesky
+    factorization in reversed order and the inverse of a triangle, a quarter of the work of inverting H.
+    """
     damped = hessian.copy()
     diagonal = np.diag(damped).copy()
     diagonal[diagonal == 0] = 1.0  # an input that was always 0 has no part in any other's error
-    np.fill_diagonal(damped, diagonal)
     damping = DAMPING
     while True:
+        np.fill_diagonal(damped, diagonal + damping * diagonal.mean())
         try:
-            added = np.eye(len(damped)) * (damping * diagonal.mean())
-            inverse = cast("Moments", np.linalg.inv(damped + added))
-            upper = cast("Moments", np.linalg.cholesky((inverse + inverse.T) / 2)).T
-            return np.ascontiguousarray(upper, np.float32)
+            lower = cast("Moments", np.linalg.cholesky(damped[::-1, ::-1]))
+            return _upper_inverse(np.ascontiguousarray(lower[::-1, ::-1])).astype(np.float32)
         except np.linalg.LinAlgError:
             damping *= 10
             if damping > _MAX_DAMPING:
                 raise
 
 
+def _upper_inverse(upper: Moments) -> Moments:
+    """Of an upper triangular matrix, by halves: nearly all of it is products of matrices."""
+    n = len(upper)
+    if n <= _SMALL:
+        return np.triu(cast("Moments", np.linalg.inv(upper)))
+    half = n // 2
+    inverse = np.zeros_like(upper)
+    first, last = _upper_inverse(upper[:half, :half]), _upper_inverse(upper[half:, half:])
+    inverse[:half, :half], inverse[half:, half:] = first, last
+    inverse[:half, half:] = -(first @ upper[:half, half:]) @ last
+    return inverse
+
+
 def product_loss(weight: Floats, values: Floats, hessian: Moments) -> float:
     """The squared error of a matrix' products, as a share of their own squares."""
-    difference = (weight - values).astype(np.float64)
-    whole = float(((weight.astype(np.float64) @ hessian) * weight).sum())
-    return float(((difference @ hessian) * difference).sum()) / whole if whole else 0.0
+    scale = float(np.abs(hessian).max()) or 1.0  # float32 holds no squares of large inputs
+    moments = (hessian / scale).astype(np.float32)
+
+    def squares(rows: Floats) -> float:
+        return float(((rows @ moments) * rows).sum(dtype=np.float64))
+
+    whole = squares(weight.astype(np.float32))
+    return squares((weight - values).astype(np.float32)) / whole if whole else 0.0
