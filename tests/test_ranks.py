@@ -46,6 +46,7 @@ RANKS = {
     "adapt": 13,
     "elastic": 12,
     "cluster": 13,
+    "simulate": 14,
     "evals": 14,
     "data": 13,  # models answer functions of SQL, with prices
     "bench": 10,

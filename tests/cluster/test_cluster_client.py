@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import shutil
 import signal
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -73,6 +75,66 @@ def test_equal_beginnings_go_where_they_are_cached(cluster: Start) -> None:
         assert again.done.usage.cached_tokens >= 192
     other = EngineRequest(prompt=(*long, 7), params=params, cache_salt="another key")
     assert Running(engine, other).finish().done.usage.cached_tokens == 0
+
+
+def prompt(seed: int, tokens: int) -> EngineRequest:
+    drawn = random.Random(seed)
+    params = SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True)
+    return EngineRequest(prompt=tuple(drawn.randrange(10, 120) for _ in range(tokens)), params=params)
+
+
+def test_costs_are_measured_and_forgotten(cluster: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = cluster(replicas=2, max=2)
+    running(engine, 2)
+    assert [one.costs_from for one in engine.replicas()] == ["assumed"] * 2
+    seeds = itertools.count()
+
+    def are_measured() -> bool:
+        both = [Running(engine, prompt(next(seeds), 100)) for _ in range(4)]
+        for one in both:
+            one.finish()
+        return all(one.costs_from == "measured" and one.costs for one in engine.replicas())
+
+    until(are_measured)
+    monkeypatch.setattr("headrace.cluster.cluster_client.STALE_S", 0.2)
+    until(lambda: {one.costs_from for one in engine.replicas()} == {"assumed"})
+
+
+def test_a_slow_replica_gets_less(cluster: Start) -> None:
+    """It is stopped most of the time, until the router knows; then it gets nothing that the other can do."""
+    engine = cluster(Path("mini"), replicas=2, max=2)
+    running(engine, 2)
+    slow = engine.replicas()[1]
+    quick, seeds = threading.Event(), itertools.count()
+
+    def hold_back() -> None:
+        while not quick.is_set():
+            os.kill(slow.pid, signal.SIGSTOP)
+            time.sleep(0.004)
+            os.kill(slow.pid, signal.SIGCONT)
+            time.sleep(0.001)
+
+    def prefill_s() -> list[float]:
+        return [0.0 if one.costs is None else one.costs.prefill_s for one in engine.replicas()]
+
+    def is_known() -> bool:
+        both = [Running(engine, prompt(next(seeds), 400)) for _ in range(4)]
+        for one in both:
+            one.finish()
+        fast_s, slow_s = prefill_s()
+        return [one.costs_from for one in engine.replicas()] == ["measured"] * 2 and slow_s > 2 * fast_s
+
+    thread = threading.Thread(target=hold_back)
+    thread.start()
+    try:
+        until(is_known)
+    finally:
+        quick.set()
+        thread.join()
+    steps = engine.replicas()[1].steps
+    for _ in range(5):
+        Running(engine, prompt(next(seeds), 400)).finish()
+    assert engine.replicas()[1].steps == steps
 
 
 def faults(engine: ClusterClient, here: LoadedModel, count: int, seed: int) -> None:

@@ -228,7 +228,7 @@ def test_the_most_recently_used_texts(engines: Callable[..., Mover]) -> None:
 
 
 def test_prompts_are_read_elsewhere(cluster: Start, here: LoadedModel) -> None:
-    engine = cluster(replicas=2, prefill=1, decode=1)
+    engine = cluster(replicas=2, prefill=1, decode=1, disaggregation="always")
     running(engine, 2)
     requests = [long_request(seed) for seed in range(20)]
     there = [Running(engine, one) for one in requests]
@@ -275,7 +275,7 @@ def test_pages_on_their_way_leave_room_for_what_runs() -> None:
 
 
 def test_short_and_known_prompts_stay(cluster: Start) -> None:
-    engine = cluster(replicas=2, prefill=1, decode=1)
+    engine = cluster(replicas=2, prefill=1, decode=1, disaggregation="always")
     running(engine, 2)
     params = SamplingParams(seed=1, max_tokens=2)
     short = Running(engine, EngineRequest(prompt=PROMPT[:60], params=params)).finish()
@@ -286,8 +286,20 @@ def test_short_and_known_prompts_stay(cluster: Start) -> None:
     assert again.done.moves == () and again.done.usage.cached_tokens >= 192
 
 
+def test_an_idle_replica_reads_its_prompts_itself(cluster: Start) -> None:
+    engine = cluster(replicas=2, prefill=1, decode=1)
+    running(engine, 2)
+    found = Running(
+        engine, EngineRequest(prompt=PROMPT, params=SamplingParams(seed=1, max_tokens=2))
+    ).finish()
+    (told,) = found.done.moves
+    assert (told.nbytes, told.tokens, told.source) == (0, 0, told.target)
+    assert "where 0 streams would wait" in told.reason
+    assert {one.role: one.steps for one in engine.replicas()}["prefill"] == 0
+
+
 def test_faults_while_prompts_are_read_elsewhere(cluster: Start, here: LoadedModel) -> None:
-    engine = cluster(replicas=4, prefill=2, decode=2, hang_s=1.0)
+    engine = cluster(replicas=4, prefill=2, decode=2, hang_s=1.0, disaggregation="always")
     running(engine, 4)
     drawn = random.Random(5)
     done = 0
@@ -380,7 +392,7 @@ class ByTcp(ClusterLoader):
 def test_pages_go_by_tcp(folder: Path, here: LoadedModel) -> None:
     spawner = Spawner()
     options = EngineOptions(threads=1, max_num_seqs=4)
-    settings = ClusterSettings(replicas=2, prefill=1, decode=1, launcher="ray")
+    settings = ClusterSettings(replicas=2, prefill=1, decode=1, launcher="ray", disaggregation="always")
     loader = ByTcp(ModelSpec(name="tiny", model=str(folder), options=options), settings, spawner=spawner)
     loader.plan(None)
     model = loader.load(lambda done, total: None)
@@ -400,7 +412,7 @@ def test_pages_go_by_tcp(folder: Path, here: LoadedModel) -> None:
 
 @pytest.mark.soak
 def test_two_hundred_faults_of_roles(cluster: Start, here: LoadedModel) -> None:
-    faults(cluster(replicas=4, prefill=2, decode=2, hang_s=1.0), here, 200, seed=3)
+    faults(cluster(replicas=4, prefill=2, decode=2, hang_s=1.0, disaggregation="always"), here, 200, seed=3)
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,17 @@ from msgspec import to_builtins
 from headrace.bench.matplotlib_figure import check_matplotlib
 from headrace.bench.serve.trace import read_trace
 from headrace.cli.terminal import JsonFlag, note, print_json, print_table, progress_bar
-from headrace.cluster.cluster_file import ClusterFile, check_replicas, parse_policies, read_cluster_file
-from headrace.cluster.planner import PlannedCluster, plan_cluster
-from headrace.cluster.simulation import ReplicaShape, SimulationResult, SloTargets, scaled_trace, simulate
-from headrace.cluster.simulation_plot import plot_simulations
 from headrace.errors import UsageError
+from headrace.simulate.cluster_file import (
+    ClusterFile,
+    check_replicas,
+    check_roles,
+    parse_policies,
+    read_cluster_file,
+)
+from headrace.simulate.planner import PlannedCluster, plan_cluster
+from headrace.simulate.simulation import ReplicaShape, SimulationResult, SloTargets, scaled_trace, simulate
+from headrace.simulate.simulation_plot import plot_simulations
 
 HELP = """Simulate replicas of a model that serve a trace, and compare ways to route requests to them.
 
@@ -27,12 +33,17 @@ parameters on a large accelerator, for comparing policies.
 Policies: kv, the smallest predicted time to the first token, given what each replica has cached; least-load,
 the fewest requests under way; round-robin; session, where equal beginnings go to the same replica.
 
-With --ttft-ms or --tpot-ms and --plan it finds the cheapest cluster that keeps these targets.
+With --prefill N --decode M (disaggregated prefill) N replicas read prompts for M others where that costs
+less than reading them there; APART is the share of requests for which it does.
+
+With --ttft-ms or --tpot-ms and --plan it finds the cheapest cluster that keeps these targets; with
+--disaggregate it also tries replicas that only read prompts.
 
 \b
 Examples:
   headrace simulate --trace trace.jsonl.xz --replicas 4
   headrace simulate --trace trace.csv --replicas 8 --policy kv --speed 2 --json
+  headrace simulate --trace trace.csv --prefill 2 --decode 6 --policy kv
   headrace simulate --trace trace.csv --cluster cluster.toml --plan --ttft-ms 500 --tpot-ms 50
 """
 
@@ -46,6 +57,10 @@ def command(
         list[str] | None,
         typer.Option(help="kv, least-load, round-robin or session; can be repeated. Default: all."),
     ] = None,
+    prefill: Annotated[
+        int | None, typer.Option(min=0, help="Replicas that read prompts for others, with --decode.")
+    ] = None,
+    decode: Annotated[int | None, typer.Option(min=0, help="Replicas that decode, with --prefill.")] = None,
     cluster: Annotated[Path | None, typer.Option(help="File with replicas, policies and machines.")] = None,
     speed: Annotated[
         float, typer.Option(min=1e-6, max=1e6, help="Play the trace so many times as fast.")
@@ -55,6 +70,9 @@ def command(
     ] = None,
     plan: Annotated[
         bool, typer.Option("--plan", help="Find the cheapest cluster within the targets.")
+    ] = False,
+    disaggregate: Annotated[
+        bool, typer.Option("--disaggregate", help="With --plan: try replicas that read prompts for others.")
     ] = False,
     ttft_ms: Annotated[float | None, typer.Option(min=0.001, help="Target: time to the first token.")] = None,
     tpot_ms: Annotated[float | None, typer.Option(min=0.001, help="Target: time per further token.")] = None,
@@ -77,8 +95,14 @@ def command(
     has_targets = ttft_ms is not None or tpot_ms is not None
     if plan and not has_targets:
         raise UsageError("--plan needs targets: give --ttft-ms, --tpot-ms or both", param="plan")
-    if plan and (replicas or png):
-        raise UsageError("--plan finds the number of replicas: leave --replicas and --png out", param="plan")
+    if plan and (replicas or prefill or decode or png):
+        raise UsageError(
+            "--plan finds the number of replicas: leave --replicas, --prefill, --decode and --png out",
+            param="plan",
+        )
+    if disaggregate and not plan:
+        raise UsageError("--disaggregate is for --plan: else give --prefill and --decode", param="plan")
+    readers, decoders = _roles(file, replicas, prefill, decode)
     if not plan and len(machines) > 1:
         raise UsageError(
             f"the file has {len(machines)} kinds of machines: leave one, or compare them with --plan",
@@ -91,22 +115,36 @@ def command(
                 *(loaded, machines, policies, targets),
                 share=met,
                 max_replicas=max_replicas,
+                disaggregates=disaggregate,
                 progress=progress,
             )
         _print_plans(plans, json=json)
         return
     shape = next(iter(machines.values()))
-    count = replicas or file.replicas or 4
+    count = (readers + decoders) or replicas or file.replicas or 4
     results: list[SimulationResult] = []
     for one in policies:
         with progress_bar(f"simulating {one}", unit="requests") as progress:
-            results.append(simulate(loaded, shape, count, one, targets=targets, progress=progress))
+            results.append(
+                simulate(loaded, shape, count, one, prefill=readers, targets=targets, progress=progress)
+            )
     if png is not None:
         plot_simulations(results, png)
     if json:
         print_json({one.policy: _figures(one, has_targets=has_targets) for one in results})
     else:
         _print_results(results, has_targets=has_targets)
+
+
+def _roles(
+    file: ClusterFile, replicas: int | None, prefill: int | None, decode: int | None
+) -> tuple[int, int]:
+    """How many replicas read prompts for others, and how many these are; 0 of both without roles."""
+    if prefill is None and decode is None:
+        return (0, 0) if replicas else (file.prefill, file.decode)
+    found = prefill or 0, decode or 0
+    check_roles(replicas, *found)
+    return found
 
 
 def _figures(result: SimulationResult, *, has_targets: bool) -> dict[str, Any]:
@@ -122,7 +160,8 @@ def _figures(result: SimulationResult, *, has_targets: bool) -> dict[str, Any]:
 def _print_results(results: list[SimulationResult], *, has_targets: bool) -> None:
     header = ["POLICY", "TTFT MEAN", "P50", "P95", "TPOT", "P99", "CACHED", "TOKENS/S", "BUSY"]
     priced = any(one.usd_per_million_tokens for one in results)
-    header += ["USD/1M TOKENS"] * priced + ["WITHIN TARGETS"] * has_targets
+    has_roles = results[0].prefill > 0
+    header += ["APART"] * has_roles + ["USD/1M TOKENS"] * priced + ["WITHIN TARGETS"] * has_targets
     rows = [
         [
             one.policy,
@@ -131,6 +170,7 @@ def _print_results(results: list[SimulationResult], *, has_targets: bool) -> Non
             f"{one.hit_rate:.1%}",
             f"{one.throughput_tok_s:,.0f}",
             f"{one.utilization:.0%}",
+            *([f"{one.apart:.0%}"] * has_roles),
             *([f"{one.usd_per_million_tokens:.2f}"] * priced),
             *([f"{one.attained:.1%}"] * has_targets),
         ]
@@ -151,6 +191,7 @@ def _print_plans(plans: list[PlannedCluster], *, json: bool) -> None:
             one.machine,
             one.policy,
             "none" if one.replicas is None else str(one.replicas),
+            str(one.prefill),
             f"{one.usd_per_hour:.2f}",
             f"{one.best.attained:.1%}",
             f"{one.best.ttft_s.p95:.3f} s",
@@ -158,7 +199,16 @@ def _print_plans(plans: list[PlannedCluster], *, json: bool) -> None:
         ]
         for one in plans
     ]
-    header = ["MACHINE", "POLICY", "REPLICAS", "USD/HOUR", "WITHIN TARGETS", "TTFT P95", "TPOT P99"]
+    header = [
+        "MACHINE",
+        "POLICY",
+        "REPLICAS",
+        "PREFILL",
+        "USD/HOUR",
+        "WITHIN TARGETS",
+        "TTFT P95",
+        "TPOT P99",
+    ]
     print_table(rows, header=header)
     if all(one.replicas is None for one in plans):
         note("no cluster keeps the targets: allow more --max-replicas, or looser targets")

@@ -1,1 +1,1 @@
-"""Several replicas of a model: routing, processes on this machine and others, a simulator and a planner."""
+"""Several replicas of a model: routing, processes on this machine and others, moves of KV pages."""

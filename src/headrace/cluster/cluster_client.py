@@ -55,7 +55,10 @@ from headrace.workers.protocol import (
 LOG = logging.getLogger("headrace.cluster")
 
 ROUTING_COSTS = CostModel(step_s=1e-3, prefill_s=1e-4, row_s=1e-4, pair_s=1e-9)
-"""For predictions that compare replicas of one kind: their proportions matter, not their size."""
+"""Until a replica has measured its steps: for replicas of one kind proportions matter, not their size."""
+STALE_S = 30.0
+"""A replica that has made no step for so long may be faster or slower by now: it counts as the others do, so
+that it gets requests and measures anew."""
 
 
 NO_ADAPTERS = "a model with several replicas takes no adapters yet: serve it without [cluster]"
@@ -99,6 +102,7 @@ class ClusterClient:
             page_bytes=plan.kv_bytes // max(1, plan.page_count),
             warm_bytes=settings.warm,
             has_roles=settings.prefill > 0,
+            always=settings.disaggregation == "always",
         )
         self._start = start
         self._pool = ReplicaPool(start, settings, self)
@@ -194,8 +198,7 @@ class ClusterClient:
     def replicas(self) -> list[ReplicaInfo]:
         """All that run."""
         with self._lock:
-            known = self._router.replicas
-            return [replica_info(link, known.get(link.number), self._cached) for link in self._pool.links]
+            return [replica_info(link, self._router, self._cached) for link in self._pool.links]
 
     @property
     def wanted(self) -> int:
@@ -374,6 +377,7 @@ class ClusterClient:
         """Fail the requests that wait for a replica and whose deadline has passed."""
         now_s = time.monotonic()
         with self._lock:
+            self._forget_old_costs(now_s)
             self._moves.transfers.expire(now_s)
             late = [one for one in self._open.values() if one.link is None and one.item.is_late(now_s)]
             for placed in late:
@@ -386,8 +390,26 @@ class ClusterClient:
         """No replica can be started any more."""
         self._fail_all(error)
 
+    def _forget_old_costs(self, now_s: float) -> None:
+        """With the lock held."""
+        for number, replica in self._router.replicas.items():
+            link = self._pool.find(number)
+            if replica.costs is not None and link is not None and now_s - link.computed_s > STALE_S:
+                self._router.measured(number, None)
+
+    def _learn(self, link: ReplicaLink, status: EngineStatus) -> None:
+        """What a replica publishes of its steps. One that makes none publishes what it measured before."""
+        if status.step_costs is None or time.monotonic() - link.computed_s > STALE_S:
+            return
+        costs = CostModel.of(status.step_costs)
+        with self._lock:
+            known = self._router.replicas.get(link.number)
+            if known is not None and known.costs != costs:
+                self._router.measured(link.number, costs)
+
     def took(self, link: ReplicaLink, message: StepEvents) -> None:
         """See `ReplicaEvents`."""
+        self._learn(link, message.status)
         for number, batch in message.batches:
             events = read_events(batch)
             placed = self._open.get(number)

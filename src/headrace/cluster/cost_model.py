@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from statistics import fmean
 
 from msgspec import Struct
 
@@ -18,6 +20,22 @@ class CostModel(Struct, frozen=True, kw_only=True):
     prefill_s: float
     row_s: float
     pair_s: float
+
+    @classmethod
+    def of(cls, fitted: tuple[float, float, float, float]) -> CostModel:
+        """As an engine publishes it (EngineStatus.step_costs)."""
+        step_s, prefill_s, row_s, pair_s = fitted
+        return cls(step_s=step_s, prefill_s=prefill_s, row_s=row_s, pair_s=pair_s)
+
+    @classmethod
+    def mean(cls, models: Sequence[CostModel]) -> CostModel:
+        """Of several machines."""
+        return cls(
+            step_s=fmean(one.step_s for one in models),
+            prefill_s=fmean(one.prefill_s for one in models),
+            row_s=fmean(one.row_s for one in models),
+            pair_s=fmean(one.pair_s for one in models),
+        )
 
     def seconds(self, work: StepWork) -> float:
         """Of one step."""

@@ -6,13 +6,15 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
+from headrace.cluster.cost_model import CostModel
 from headrace.cluster.replica_link import ReplicaLink
-from headrace.cluster.router import Replica
+from headrace.cluster.router import CostsFrom, Router
 from headrace.engine.client import EngineStatus
 
 
 class ReplicaInfo(Struct, frozen=True, kw_only=True):
-    """One replica, for `headrace cluster status`."""
+    """One replica, for `headrace cluster status`. Routing predicts with `costs`: "measured" by the replica,
+    the mean of the "others" while it has none of its own, or "assumed" while nobody has."""
 
     replica: int
     node: str
@@ -26,13 +28,14 @@ class ReplicaInfo(Struct, frozen=True, kw_only=True):
     steps: int
     cached_tokens: int
     prompt_tokens: int
+    costs_from: CostsFrom | None = None
+    costs: CostModel | None = None
 
 
-def replica_info(
-    link: ReplicaLink, known: Replica | None, cached: Mapping[int, Sequence[int]]
-) -> ReplicaInfo:
-    """`known` is what the router counts of it, `cached` has the tokens from its cache, and of prompts."""
-    status = link.status
+def replica_info(link: ReplicaLink, router: Router, cached: Mapping[int, Sequence[int]]) -> ReplicaInfo:
+    """`cached` has the tokens from its cache, and of prompts."""
+    status, known = link.status, router.replicas.get(link.number)
+    costs, costs_from = (None, None) if known is None else router.costs(link.number)
     from_cache, prompts = cached.get(link.number, (0, 0))
     return ReplicaInfo(
         replica=link.number,
@@ -47,6 +50,8 @@ def replica_info(
         steps=status.steps,
         cached_tokens=from_cache,
         prompt_tokens=prompts,
+        costs_from=costs_from,
+        costs=costs,
     )
 
 

@@ -51,8 +51,8 @@ class ReplicaEvents(Protocol):
 
 
 class ReplicaLink:
-    """`heard_s` is when its last message came. `closing`: its end is wanted. `role`: what it computes.
-    `generation`: which weights it has."""
+    """`heard_s` is when its last message came, `computed_s` when one came that tells of a step.
+    `closing`: its end is wanted. `role`: what it computes. `generation`: which weights it has."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class ReplicaLink:
         self.number, self.ready, self.generation = number, ready, generation
         self.role: ReplicaRole = role
         self.status: EngineStatus = ready.status
-        self.heard_s = time.monotonic()
+        self.heard_s = self.computed_s = time.monotonic()
         self.longest_step_s = 0.0
         self.passing_on = False
         self.closing = False
@@ -120,6 +120,8 @@ class ReplicaLink:
         if isinstance(message, SubmitResult):
             self._told.answered(self, message)
         elif isinstance(message, StepEvents):
+            if message.status.steps != self.status.steps:
+                self.computed_s = time.monotonic()
             self.status = message.status
             self.longest_step_s = max(self.longest_step_s, message.status.longest_step_s)
             self.passing_on = True  # may take as long as readers take; the worker waits for it

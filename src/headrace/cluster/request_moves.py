@@ -11,7 +11,8 @@ from typing import Protocol
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from headrace.cluster.prefix_index import GROUP_TOKENS, group_keys
+from headrace.cluster.disaggregation import MIN_MOVED_TOKENS, MoveCosts, plan_prefill
+from headrace.cluster.prefix_index import group_keys
 from headrace.cluster.replica_link import ReplicaLink
 from headrace.cluster.router import RoutedRequest, Router, RoutingChoice
 from headrace.cluster.transfer import Texts, Transfer, Transfers
@@ -21,8 +22,8 @@ from headrace.sampling.params import SamplingParams
 from headrace.workers.in_flight import InFlightRequest, send
 from headrace.workers.protocol import Cancel, PageReport, PrefixRoot, Submit
 
-MIN_MOVED_TOKENS = GROUP_TOKENS
-"""Of a prompt that is not cached where it is decoded: fewer are read there."""
+ASSUMED_BYTES_S = 1e9
+"""Of pages on their way, per second."""
 
 
 class Placed(Struct, eq=False):
@@ -64,10 +65,18 @@ class RequestMoves:
     """The caller has its lock."""
 
     def __init__(
-        self, places: Places, *, shares: bool, page_bytes: int, warm_bytes: int, has_roles: bool
+        self,
+        places: Places,
+        *,
+        shares: bool,
+        page_bytes: int,
+        warm_bytes: int,
+        has_roles: bool,
+        always: bool,
     ) -> None:
         self.transfers = Transfers(shares=shares)
-        self._has_roles = has_roles
+        self._has_roles, self._always = has_roles, always
+        self._costs = MoveCosts(token_s=page_bytes / PAGE_TOKENS / ASSUMED_BYTES_S)
         self._places, self._page_bytes, self._warm_bytes = places, page_bytes, warm_bytes
 
     # -- roles ----------------------------------------------------------------------------------------
@@ -94,21 +103,27 @@ class RequestMoves:
 
     def prefill(self, placed: Placed, run: EngineRequest) -> bool:
         """Let a replica for prompts compute this one's, whose pages come to a replica that decodes; False
-        where that one reads the prompt itself: there is no other, or too little to read."""
+        where that one reads the prompt itself: there is no other, or it costs less (`plan_prefill`)."""
         router, number, routed = self._places.router, placed.routed.id, placed.routed
         if not (self._has_roles and run.cache and _is_plain(run)) or len(run.prompt) <= MIN_MOVED_TOKENS:
             return False
-        target = router.choose(routed, self.others("decode"))
-        source = router.choose(routed, self.others("prefill"))
+        decode, prefill = self.others("decode"), self.others("prefill")
+        found = plan_prefill(
+            *(router, routed), decode=decode, prefill=prefill, moves=self._costs, always=self._always
+        )
+        target, source = found.target, found.source
         reads, decodes = self._places.link(source.replica), self._places.link(target.replica)
         if reads is None or decodes is None or reads.role != "prefill" or decodes.role != "decode":
             return False
-        if len(run.prompt) - target.cached_tokens < MIN_MOVED_TOKENS:
+        if not found.is_apart:
+            if found.why:
+                here = target.replica
+                placed.moves.append(PageMove(found.why, 0.0, 0.0, 0.0, 0, 0, here, here))
             return False
         first = target.cached_tokens // PAGE_TOKENS
         transfer = self.transfers.begin(
             *(reads, decodes, _root(run, number), run.prompt),
-            lambda done: self._prefilled(placed, done),
+            lambda done: self._prefilled(placed, done, found.why),
             first=first,
             follows=str(number),
         )
@@ -126,10 +141,12 @@ class RequestMoves:
         if placed.transfer is not None:
             self.transfers.finish(placed.transfer)
 
-    def _prefilled(self, placed: Placed, transfer: Transfer) -> None:
+    def _prefilled(self, placed: Placed, transfer: Transfer, why: str) -> None:
         number, link = placed.routed.id, placed.link
-        if not self._ends(placed, transfer, f"prompt read by replica {transfer.source.number}"):
+        if not self._ends(placed, transfer, why):
             return
+        if not transfer.problem:
+            self._costs = self._costs.learned(placed.moves[-1].after_s)
         placed.prefilling, placed.link = False, None
         if link is not None:
             link.put(Cancel(number))

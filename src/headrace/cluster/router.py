@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from hashlib import blake2b
+from typing import Literal
 
 from msgspec import Struct
 
@@ -53,11 +55,13 @@ class Replica(Struct, eq=False, kw_only=True):
     """What the front knows of one replica, from the requests that it sent and the events that came back.
 
     `unread_tokens` are those of prompts without a first token, `streams` and `stream_tokens` the requests
-    that have one and the tokens they hold. While `draining` it gets no more requests.
+    that have one and the tokens they hold. While `draining` it gets no more requests. `costs` are those that
+    it has published, None before it has measured them.
     """
 
     number: int
     capacity: Capacity
+    costs: CostModel | None = None
     draining: bool = False
     unread_tokens: int = 0
     unread: int = 0
@@ -81,20 +85,20 @@ class _Routed(Struct, eq=False):
 
 
 class RoutingChoice(Struct, frozen=True):
-    """The chosen replica, how many tokens of the prompt it probably holds, and the predicted time to the
-    first token."""
+    """The chosen replica, how many tokens of the prompt it probably holds, the predicted time to the first
+    token, and that of reading the tokens that it does not hold."""
 
     replica: int
     cached_tokens: int
     ttft_s: float
+    read_s: float = 0.0
 
 
-def predicted_ttft_s(replica: Replica, prompt_tokens: int, cached_tokens: int, costs: CostModel) -> float:
-    """Wait, then reading the tokens that are not cached; until memory and a place are free."""
+def _wait_s(replica: Replica, prompt_tokens: int, costs: CostModel) -> float:
+    """Until the prompts before it are read, and until memory and a place are free."""
     mean_start = replica.unread_held // replica.unread // 2 if replica.unread else 0
-    wait_s = _read_s(replica, replica.unread_tokens, mean_start, costs)
-    own_s = _read_s(replica, prompt_tokens - cached_tokens, cached_tokens, costs)
-    return wait_s + own_s + _full_s(replica, prompt_tokens, costs)
+    before_s = _read_s(replica, replica.unread_tokens, mean_start, costs)
+    return before_s + _full_s(replica, prompt_tokens, costs)
 
 
 def _read_s(replica: Replica, tokens: int, start: int, costs: CostModel) -> float:
@@ -117,16 +121,25 @@ def _full_s(replica: Replica, prompt_tokens: int, costs: CostModel) -> float:
     return ends * streams_s * ENDS_AFTER_STEPS / max(replica.streams, 1)
 
 
+CostsFrom = Literal["measured", "others", "assumed"]
+"""Whose costs predictions for a replica use: its own, the mean of the others', those given at the start."""
+
+
 class Router:
-    """Counts what each replica has, and chooses. For one thread at a time."""
+    """Counts what each replica has, and chooses. For one thread at a time.
+
+    `costs` are assumed until a replica has measured its own.
+    """
 
     def __init__(
         self, policy: Policy, costs: CostModel, *, group_tokens: int, index: PrefixIndex | None = None
     ) -> None:
-        self.policy, self.costs = policy, costs
+        self.policy = policy
+        self._assumed = self._usual = costs
         self._group_tokens = group_tokens
         self._index = index or PrefixIndex()
         self._replicas: dict[int, Replica] = {}
+        self._free: list[Replica] = []
         self._routed: dict[int, _Routed] = {}
         self._turn = 0
         self._random = random.Random(0)
@@ -142,6 +155,7 @@ class Router:
             raise ProgramError(f"replica {number} is added twice")
         self._replicas[number] = Replica(number=number, capacity=capacity)
         self._index.add(number, max(1, capacity.kv_tokens // self._group_tokens))
+        self._changed()
 
     def remove(self, number: int) -> None:
         """A replica that has ended; requests that it had are forgotten."""
@@ -149,18 +163,30 @@ class Router:
         del self._replicas[number]
         for key in [key for key, routed in self._routed.items() if routed.replica.number == number]:
             del self._routed[key]
+        self._changed()
 
     def drain(self, number: int, draining: bool = True) -> None:
         """It gets no more requests."""
         self._replicas[number].draining = draining
+        self._changed()
+
+    def measured(self, number: int, costs: CostModel | None) -> None:
+        """What a replica has published of its steps; None where that is too old to count."""
+        self._replicas[number].costs = costs
+        self._changed()
+
+    def costs(self, number: int) -> tuple[CostModel, CostsFrom]:
+        """What predictions for a replica use."""
+        own = self._replicas[number].costs
+        if own is not None:
+            return own, "measured"
+        return self._usual, "assumed" if self._usual is self._assumed else "others"
 
     def choose(self, request: RoutedRequest, excluded: frozenset[int] = frozenset()) -> RoutingChoice:
         """Where the request should go; nothing is counted. Overloaded where no replica takes requests."""
-        free = [
-            replica
-            for replica in self._replicas.values()
-            if not replica.draining and replica.number not in excluded
-        ]
+        free = self._free
+        if excluded:
+            free = [replica for replica in free if replica.number not in excluded]
         if not free:
             raise Overloaded("no replica of this model takes requests now: try again later")
         matches = self._index.matches(request.keys) if self.policy == "kv" else {}
@@ -170,10 +196,10 @@ class Router:
             name = request.session or repr(request.keys[:SESSION_GROUPS] or request.id)
             best = max(free, key=lambda replica: _weight(name, replica.number))
         elif self.policy == "least-load":
-            best = min(self._sampled(free, {}), key=_load)
+            best = min(self._sampled(free, {}, excluded), key=_load)
         else:
-            choices = (self._choice(replica, request, matches) for replica in self._sampled(free, matches))
-            return min(choices, key=lambda choice: self._cost(choice, request))
+            compared = self._sampled(free, matches, excluded)
+            return min((self._choice(one, request, matches) for one in compared), key=self._cost)
         return self._choice(best, request, self._index.matches(request.keys))
 
     def sent(self, request: RoutedRequest, choice: RoutingChoice) -> None:
@@ -217,25 +243,33 @@ class Router:
         routed.replica.unread_tokens -= routed.uncached
         routed.replica.unread_held -= routed.request.prompt_tokens
 
-    def _cost(self, choice: RoutingChoice, request: RoutedRequest) -> tuple[float, tuple[int, int]]:
+    def _cost(self, choice: RoutingChoice) -> tuple[float, tuple[int, int]]:
         """The time to the first token, and what the others pay for tokens that are read again."""
-        replica = self._replicas[choice.replica]
-        uncached = request.prompt_tokens - choice.cached_tokens
-        again_s = _read_s(replica, uncached, choice.cached_tokens, self.costs)
-        return choice.ttft_s + OTHERS * again_s, _load(replica)
+        return choice.ttft_s + OTHERS * choice.read_s, _load(self._replicas[choice.replica])
 
     def _choice(self, replica: Replica, request: RoutedRequest, matches: Mapping[int, int]) -> RoutingChoice:
         matched = matches.get(replica.number, 0) * self._group_tokens
         cached = min(matched, request.prompt_tokens - 1)
-        ttft_s = predicted_ttft_s(replica, request.prompt_tokens, cached, self.costs)
-        return RoutingChoice(replica.number, cached, ttft_s)
+        costs = replica.costs or self._usual
+        read_s = _read_s(replica, request.prompt_tokens - cached, cached, costs)
+        ttft_s = _wait_s(replica, request.prompt_tokens, costs) + read_s
+        return RoutingChoice(replica.number, cached, ttft_s, read_s)
 
-    def _sampled(self, free: Sequence[Replica], matches: Mapping[int, int]) -> Iterable[Replica]:
+    def _sampled(
+        self, free: Sequence[Replica], matches: Mapping[int, int], excluded: AbstractSet[int]
+    ) -> Iterable[Replica]:
         """What to compare."""
         if len(free) <= LOOK_AT_ALL:
             return free
-        holders = sorted((one for one in free if one.number in matches), key=lambda one: -matches[one.number])
-        return [*holders[:HOLDERS], *self._random.sample(free, SAMPLES)]
+        usable = (one for one in matches if one not in excluded and not self._replicas[one].draining)
+        holders = sorted(usable, key=lambda number: (-matches[number], number))[:HOLDERS]
+        return [*(self._replicas[number] for number in holders), *self._random.sample(free, SAMPLES)]
+
+    def _changed(self) -> None:
+        """There are others now that take requests, or other costs."""
+        self._free = [replica for replica in self._replicas.values() if not replica.draining]
+        known = [replica.costs for replica in self._replicas.values() if replica.costs is not None]
+        self._usual = CostModel.mean(known) if known else self._assumed
 
 
 def _load(replica: Replica) -> tuple[int, int]:

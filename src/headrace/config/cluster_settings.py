@@ -16,6 +16,7 @@ from headrace.errors import UsageError
 RoutingPolicy = Literal["kv", "least-load", "round-robin", "session"]
 ROUTING_POLICIES: tuple[RoutingPolicy, ...] = get_args(RoutingPolicy)
 Launcher = Literal["local", "ray"]
+Disaggregation = Literal["auto", "always"]
 MAX_LIVE_REPLICAS = 256
 
 
@@ -56,6 +57,14 @@ class ClusterSettings(Struct, frozen=True, kw_only=True):
         int,
         Setting(help="replicas that decode, where others read prompts", values=integer(0, MAX_LIVE_REPLICAS)),
     ] = 0
+    disaggregation: Annotated[
+        Disaggregation,
+        Setting(
+            help="with prefill and decode, auto: a prompt is read apart where the measured costs say that it "
+            "pays, else where it is decoded; always: whatever it costs",
+            values=one_of(Disaggregation),
+        ),
+    ] = "auto"
     warm: Annotated[
         int,
         Setting(

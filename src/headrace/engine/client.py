@@ -66,6 +66,8 @@ class EngineStatus(Struct, frozen=True):
     the seconds they took, are counted since the loop's start.
     While it `waits_for_turn` another model computes.
     For `stalled_s` it had something to compute and made no step, of which the longest took `longest_step_s`.
+    `step_costs` are the fitted seconds of a step, per token of prompts, per row that generates and per pair
+    of tokens (StepTimes), None before they are known.
     An engine in a process of its own may be `restarting`, as it did `restarts` times, or have `failed` for
     good, with the cause in `failure`; until then it is alive.
     """
@@ -89,6 +91,7 @@ class EngineStatus(Struct, frozen=True):
     stalled_s: float = 0.0
     longest_step_s: float = 0.0
     waits_for_turn: bool = False
+    step_costs: tuple[float, float, float, float] | None = None
 
 
 class EngineClient(Protocol):

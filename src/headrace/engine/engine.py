@@ -131,6 +131,7 @@ class Engine:
             stalled_s=self._timer.stalled_s,
             longest_step_s=self._timer.longest_s,
             waits_for_turn=self._turns.waiting,
+            step_costs=self._pacing.times.fitted,
         )
 
     @property

@@ -74,6 +74,11 @@ class StepTimes:
         """Whether any step was measured."""
         return any(self._kinds)
 
+    @property
+    def fitted(self) -> tuple[float, float, float, float] | None:
+        """a, b, c, d as of the last fit, None before steps of both kinds were measured. From any thread."""
+        return self._fit if min(map(len, self._kinds)) >= ENOUGH and any(self._fit) else None
+
     def knows(self, work: StepWork) -> bool:
         """Whether a step like this one, with prefill or without, was measured."""
         return bool(self._kinds[work.prefill > 0])

@@ -14,7 +14,9 @@ from headrace.cli.terminal import JsonFlag, is_styled, note, print_json, print_t
 from headrace.config.settings import Settings
 
 HELP = """Show the replicas of the server at --host and --port: nodes, requests, steps, use of the KV cache,
-and which part of the prompts came from it. Where the server has keys this needs one with the scope admin.
+and which part of the prompts came from it. COSTS says whose speed routing assumes of a replica: its own, as
+it has measured it, the others', or a guess; with --json the seconds of a step and of a token. Where the
+server has keys this needs one with the scope admin.
 
 \\b
 Example:
@@ -67,6 +69,7 @@ def _show(settings: Settings, json: bool) -> None:
         "KV USED",
         "CACHED",
         "STEPS",
+        "COSTS",
     ]
     print_table(rows, header=header)
 
@@ -92,5 +95,5 @@ def _row(model: str, one: dict[str, Any]) -> list[str]:
     numbers = [str(one[name]) for name in ("requests", "running", "waiting")]
     return [
         *(model, str(one["replica"]), one["node"], str(one["pid"]), one["state"], one["role"], *numbers),
-        *(f"{one['kv_used']:.0%}", cached, f"{one['steps']:,}"),
+        *(f"{one['kv_used']:.0%}", cached, f"{one['steps']:,}", one["costs_from"] or "-"),
     ]

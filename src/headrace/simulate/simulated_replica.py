@@ -11,18 +11,19 @@ from msgspec import Struct
 from headrace.bench.serve.trace import TraceRequest
 from headrace.cluster.cost_model import CostModel, GivenStepTimes
 from headrace.cluster.router import Capacity
-from headrace.cluster.trace_tokens import TraceTokens
 from headrace.engine.pacing import PaceOptions, Pacing, work_of
 from headrace.engine.scheduler.scheduled_chunk import ScheduledChunk
 from headrace.engine.scheduler.scheduler import Scheduler
 from headrace.engine.scheduler.sequence import Sequence
 from headrace.engine.step_times import StepWork, WidthTimes
+from headrace.simulate.trace_tokens import TraceTokens
 
 AGEING_S = 5.0
 
 
 class SimulatedRequest(Struct, eq=False):
-    """One request of the trace and what became of it; times count from the trace's beginning."""
+    """One request of the trace and what became of it; times count from the trace's beginning. `reading` is
+    its prompt where another replica has read that."""
 
     number: int
     trace: TraceRequest
@@ -31,19 +32,24 @@ class SimulatedRequest(Struct, eq=False):
     generated: int = 0
     first_token_s: float = math.nan
     end_s: float = math.nan
+    reading: SimulatedRequest | None = None
 
 
 class _Call(Struct, eq=False):
-    """Steps of the same sequences, one after another."""
+    """Steps of the same sequences, one after another. It begins at `at_s` of the trace."""
 
     chunks: list[ScheduledChunk]
     work: StepWork
     steps: int
     begin_s: float
+    at_s: float
 
 
 class SimulatedReplica:
-    """`submit` and `end_call` say when the present call ends; `end_call` is to be called then."""
+    """`submit` and `end_call` say when the present call ends; `end_call` is to be called then.
+
+    Times are those of its machine's clock, apart from `at_s`, which is that of the trace.
+    """
 
     def __init__(
         self,
@@ -52,8 +58,9 @@ class SimulatedReplica:
         page_tokens: int,
         on_first: Callable[[int], None],
         on_end: Callable[[int], None],
+        reply_s: float = 0.0,
     ) -> None:
-        self.costs, self._capacity = costs, capacity
+        self.costs, self._capacity, self._reply_s = costs, capacity, reply_s
         self._scheduler = Scheduler(
             page_count=max(1, capacity.kv_tokens // page_tokens),
             max_batch_tokens=capacity.max_batch_tokens,
@@ -80,46 +87,52 @@ class SimulatedReplica:
         """So far."""
         return self._scheduler.preemptions
 
-    def submit(self, request: SimulatedRequest) -> None:
+    def hold(self, request: SimulatedRequest) -> int:
+        """The pages of its prompt have come from another replica, as far as there is room; the tokens of the
+        prompt that are cached now."""
+        moved, tokens = self._scheduler.moved, cast("Any", request.tokens)
+        reserved = moved.reserve(request.sequence.cache_root, tokens)
+        return moved.commit(reserved, len(reserved.pages))
+
+    def submit(self, request: SimulatedRequest, now_s: float, at_s: float) -> None:
         """It arrives now: the present call ends after the step that is running."""
         self._requests[request.number] = request
         self._scheduler.add(request.sequence)
-        now_s = request.trace.at_s
         if self._call is None:
-            self._begin(max(now_s, self._ended_s))
+            self._begin(max(now_s, self._ended_s), at_s)
         elif self._call.steps > 1:
             self._call.steps = self._steps_begun(self._call, now_s)
             self.end_s = self._call.begin_s + self._seconds(self._call.work, self._call.steps)
 
-    def end_call(self) -> None:
+    def end_call(self, at_s: float) -> None:
         """The call's tokens are there; the next one begins."""
         call = self._call
         assert call is not None
         now_s = self.end_s
-        self.busy_s += now_s - call.begin_s
+        self.busy_s += at_s - call.at_s
         ended: list[SimulatedRequest] = []
         for chunk in call.chunks:
             if chunk.samples:
-                self._generated(chunk.sequence, call.steps, now_s, ended)
+                self._generated(chunk.sequence, call.steps, at_s, ended)
         self._scheduler.advance(call.chunks, call.steps - 1)
         for request in ended:
             self._scheduler.finish(request.sequence)
         self._ended_s = now_s
-        self._begin(now_s)
+        self._begin(now_s, at_s)
 
-    def _generated(self, sequence: Sequence, steps: int, now_s: float, ended: list[SimulatedRequest]) -> None:
+    def _generated(self, sequence: Sequence, steps: int, at_s: float, ended: list[SimulatedRequest]) -> None:
         request = self._requests[sequence.id]
         if not request.generated:
-            request.first_token_s = now_s
+            request.first_token_s = at_s + self._reply_s
             self._on_first(request.number)
         request.tokens.grow(steps)
         request.generated += steps
         if request.generated >= request.trace.output_tokens:
-            request.end_s = now_s
+            request.end_s = at_s + self._reply_s
             ended.append(self._requests.pop(request.number))
             self._on_end(request.number)
 
-    def _begin(self, now_s: float) -> None:
+    def _begin(self, now_s: float, at_s: float) -> None:
         """Plan the next call, as the engine does."""
         self._call, self.end_s = None, math.inf
         scheduler, most = self._scheduler, self._capacity.max_batch_tokens
@@ -140,7 +153,7 @@ class SimulatedReplica:
             raise AssertionError("a scheduler with work plans a step")
         wanted = min(self._more_steps(chunk.sequence) for chunk in chunks)
         steps = 1 + max(0, scheduler.repeatable(chunks, wanted)) if wanted > 0 else 1
-        self._call = _Call(chunks, work_of(chunks), steps, now_s)
+        self._call = _Call(chunks, work_of(chunks), steps, now_s, at_s)
         self.end_s = now_s + self._seconds(self._call.work, steps)
 
     def _more_steps(self, sequence: Sequence) -> int:

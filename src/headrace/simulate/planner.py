@@ -9,16 +9,20 @@ from msgspec import Struct
 
 from headrace.bench.serve.trace import TraceRequest
 from headrace.cluster.router import Policy
-from headrace.cluster.simulation import ReplicaShape, SimulationResult, SloTargets, simulate
+from headrace.simulate.simulation import ReplicaShape, SimulationResult, SloTargets, simulate
+
+PREFILL_PARTS = (0.25, 0.5, 0.75)
+"""Of the replicas, those for prompts that are tried."""
 
 
 class PlannedCluster(Struct, frozen=True, kw_only=True):
     """The fewest replicas of one kind of machine that keep the targets; None: not even the most do.
-    `best` is what they reach, or the most do."""
+    `best` is what they reach, or the most do. Of them `prefill` read prompts for the others."""
 
     machine: str
     policy: Policy
     replicas: int | None
+    prefill: int
     usd_per_hour: float
     best: SimulationResult
 
@@ -31,20 +35,30 @@ def plan_cluster(
     *,
     share: float,
     max_replicas: int,
+    disaggregates: bool = False,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[PlannedCluster]:
-    """For each machine and policy, the cheapest first: `share` of the requests are within the targets."""
+    """For each machine and policy, the cheapest first: `share` of the requests are within the targets. With
+    `disaggregates` a part of the replicas may read prompts for the others, where that alone keeps them."""
     kinds: list[tuple[str, ReplicaShape, Policy]] = [
         (name, shape, policy) for name, shape in machines.items() for policy in policies
     ]
     plans: list[PlannedCluster] = []
     for done, (name, shape, policy) in enumerate(kinds):
         progress(done, len(kinds))
-        fewest, best = _fewest(partial(_attained, trace, shape, policy, targets), share, max_replicas)
+        parts = PREFILL_PARTS if disaggregates else ()
+        attains = partial(_attained, trace, shape, policy, targets, share, parts)
+        fewest, best = _fewest(attains, share, max_replicas)
         usd = shape.usd_per_hour * (fewest or max_replicas)
-        plans.append(
-            PlannedCluster(machine=name, policy=policy, replicas=fewest, usd_per_hour=usd, best=best)
+        found = PlannedCluster(
+            machine=name,
+            policy=policy,
+            replicas=fewest,
+            prefill=best.prefill,
+            usd_per_hour=usd,
+            best=best,
         )
+        plans.append(found)
     progress(len(kinds), len(kinds))
     return sorted(plans, key=lambda one: (one.replicas is None, one.usd_per_hour, one.replicas or 0))
 
@@ -54,9 +68,21 @@ def _attained(
     shape: ReplicaShape,
     policy: Policy,
     targets: SloTargets,
+    share: float,
+    parts: Sequence[float],
     replicas: int,
 ) -> SimulationResult:
-    return simulate(trace, shape, replicas, policy, targets=targets)
+    """With the first number of replicas for prompts that keeps the targets, or else the best."""
+    best: SimulationResult | None = None
+    numbers = {min(replicas - 1, max(1, round(replicas * part))) for part in parts if replicas > 1}
+    for prefill in [0, *sorted(numbers)]:
+        found = simulate(trace, shape, replicas, policy, prefill=prefill, targets=targets)
+        if best is None or found.attained > best.attained:
+            best = found
+        if found.attained >= share:
+            return found
+    assert best is not None
+    return best
 
 
 def _fewest(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,11 @@ from msgspec.structs import replace
 
 from headrace.bench.serve.trace import TraceRequest, read_trace
 from headrace.cli import main as command_line
-from headrace.cluster.cluster_file import EXAMPLE
-from headrace.cluster.planner import plan_cluster
 from headrace.cluster.router import POLICIES, Policy
-from headrace.cluster.simulation import ReplicaShape, SloTargets, scaled_trace, simulate
-from headrace.cluster.trace_tokens import TraceTokens
+from headrace.simulate.cluster_file import EXAMPLE
+from headrace.simulate.planner import PlannedCluster, plan_cluster
+from headrace.simulate.simulation import ReplicaShape, SloTargets, scaled_trace, simulate
+from headrace.simulate.trace_tokens import TraceTokens
 
 TRACES = Path(__file__).parents[3] / "shared" / "data" / "traces"
 MOONCAKE = TRACES / "mooncake" / "synthetic_trace.jsonl.xz"
@@ -42,6 +43,46 @@ def test_a_request_that_arrives_within_a_call_waits_for_one_step_alone() -> None
     found = simulate(trace, shape, 1, "kv")
     assert found.ttft_s.p99 <= 0.02 + 1e-3
     assert found.throughput_tok_s == pytest.approx(1002 / 10.01, rel=1e-3)
+
+
+def test_replicas_of_a_machine_slow_each_other_down() -> None:
+    alone = ReplicaShape(step_s=1e-9, prefill_s=1e-3, row_s=0.0, pair_s=0.0)
+    shape = replace(alone, per_machine=2, speeds=(1.0, 0.5))
+    trace = [TraceRequest(0.0, 100, 1), TraceRequest(0.0, 300, 1), TraceRequest(1.0, 300, 1)]
+    apart, together = (simulate(trace, one, 2, "round-robin") for one in (alone, shape))
+    assert apart.ttft_s.mean == pytest.approx((0.1 + 0.3 + 0.3) / 3)
+    assert together.ttft_s.mean == pytest.approx((0.2 + 0.4 + 0.3) / 3)
+    crowded = simulate(trace[:2] * 2, replace(shape, per_machine=4), 4, "round-robin")
+    # At a quarter each until 0.4, when two have ended; then at a half.
+    assert crowded.ttft_s.mean == pytest.approx((0.4 + 0.8) / 2)
+
+
+def busy_trace(prompt: int, per_s: float, count: int = 300) -> list[TraceRequest]:
+    drawn = random.Random(3)
+    at_s, found = 0.0, list[TraceRequest]()
+    for _ in range(count):
+        at_s += drawn.expovariate(per_s)
+        found.append(TraceRequest(at_s, drawn.randint(prompt // 2, prompt), drawn.randint(50, 200)))
+    return found
+
+
+def test_prompts_that_are_read_apart_do_not_delay_streams() -> None:
+    trace = busy_trace(12_000, 8.0)
+    together = simulate(trace, SHAPE, 4, "kv")
+    apart, again = (simulate(trace, SHAPE, 4, "kv", prefill=2) for _ in range(2))
+    assert apart == again and apart.requests == 300 and apart.prefill == 2
+    assert apart.apart > 0.5 and together.apart == 0
+    assert apart.tpot_p99_s < 0.5 * together.tpot_p99_s
+    assert apart.throughput_tok_s > 0.9 * together.throughput_tok_s
+    far = simulate(trace, replace(SHAPE, move_s=6000.0), 4, "kv", prefill=2)
+    assert far.apart == 0, "what costs more is not done"
+
+
+def test_an_idle_cluster_reads_prompts_where_they_are_decoded() -> None:
+    trace = [TraceRequest(number * 30.0, 4000, 20) for number in range(20)]
+    found = simulate(trace, SHAPE, 4, "kv", prefill=2)
+    assert found.apart == 0
+    assert found.ttft_s.mean == pytest.approx(simulate(trace, SHAPE, 2, "kv").ttft_s.mean)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -112,6 +153,50 @@ def test_the_planner_finds_the_cheapest_that_keeps_the_targets() -> None:
         assert simulate(trace, shape, best.replicas - 1, "kv", targets=targets).attained < 0.95
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_the_planner_finds_what_trying_all_finds(seed: int) -> None:
+    drawn = random.Random(seed)
+    trace = busy_trace(drawn.choice([1000, 4000]), drawn.uniform(3, 15), 60)
+    targets = SloTargets(ttft_s=drawn.uniform(0.1, 0.5), tpot_s=drawn.uniform(0.01, 0.05))
+    machines = {
+        "large": ReplicaShape(usd_per_hour=3.0),
+        "small": ReplicaShape(step_s=0.012, prefill_s=5e-5, usd_per_hour=1.0),
+    }
+    plans = plan_cluster(trace, machines, ["kv", "least-load"], targets, share=0.9, max_replicas=8)
+    tried: list[tuple[float, int]] = []
+    for plan in plans:
+        shape = machines[plan.machine]
+        keep = (
+            count
+            for count in range(1, 9)
+            if simulate(trace, shape, count, plan.policy, targets=targets).attained >= 0.9
+        )
+        fewest = next(keep, None)
+        assert plan.replicas == fewest
+        if fewest is not None:
+            tried.append((fewest * shape.usd_per_hour, fewest))
+    if tried:
+        assert (plans[0].usd_per_hour, plans[0].replicas) == min(tried)
+
+
+def test_the_planner_disaggregates_only_where_that_saves() -> None:
+    machines = {"large": ReplicaShape(usd_per_hour=3.0)}
+
+    def plans(trace: list[TraceRequest], targets: SloTargets) -> list[PlannedCluster]:
+        found = [
+            plan_cluster(trace, machines, ["kv"], targets, share=0.9, max_replicas=8, disaggregates=also)[0]
+            for also in (False, True)
+        ]
+        assert found[0].prefill == 0
+        return found
+
+    together, apart = plans(busy_trace(500, 8.0, 60), SloTargets(ttft_s=0.5, tpot_s=0.05))
+    assert together == apart, "what is not needed is not done"
+    together, apart = plans(busy_trace(12_000, 6.0, 120), SloTargets(ttft_s=2.0, tpot_s=0.012))
+    assert apart.replicas is not None and apart.prefill > 0
+    assert together.replicas is None or apart.replicas < together.replicas
+
+
 def headrace(*words: str) -> int:
     with pytest.raises(SystemExit) as stop:
         command_line.main(words)
@@ -130,6 +215,10 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     for figures in found.values():
         assert set(figures["ttft_s"]) == {"mean", "p50", "p95"}
         assert {"tpot_s", "hit_rate", "throughput_tok_s"} <= set(figures)
+    words = ("simulate", "--trace", str(trace), "--prefill", "1", "--decode", "2", "--policy", "kv")
+    assert headrace(*words, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["kv"]["replicas"] == 3
+    assert headrace(*words) == 0 and "APART" in capsys.readouterr().out
     plot = tmp_path / "plot.png"
     words = ("simulate", "--trace", str(trace), "--cluster", str(cluster))
     assert headrace(*words, "--png", str(plot)) == 0
@@ -148,6 +237,12 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         (("--cluster", "negative.toml"), "machines.a.step_s"),
         (("--cluster", "narrow.toml"), "below max_num_seqs"),
         (("--cluster", "none.toml"), "cannot be read"),
+        (("--disaggregate",), "--disaggregate is for --plan"),
+        (("--prefill", "2"), "prefill is 2 and decode 0: give both"),
+        (("--prefill", "2", "--decode", "1", "--replicas", "4"), "replicas is 4, with prefill 2"),
+        (("--plan", "--ttft-ms", "9", "--prefill", "1", "--decode", "1"), "leave --replicas, --prefill"),
+        (("--cluster", "roles.toml"), "prefill is 0 and decode 3"),
+        (("--cluster", "still.toml"), "machines.a.speeds"),
     ],
 )
 def test_wrong_usage_is_named(
@@ -161,6 +256,8 @@ def test_wrong_usage_is_named(
     Path("trace.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2026-01-01 00:00:00.0,10,5\n")
     Path("typo.toml").write_text("replica_s = 4")
     Path("negative.toml").write_text("[machines.a]\nstep_s = -1.0")
+    Path("roles.toml").write_text("decode = 3")
+    Path("still.toml").write_text("[machines.a]\nspeeds = [1.0, 0.0]")
     Path("narrow.toml").write_text("[machines.a]\nmax_batch_tokens = 8")
     assert headrace("simulate", "--trace", "trace.csv", *words) == 2
     assert named in capsys.readouterr().err

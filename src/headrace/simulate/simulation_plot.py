@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from headrace.bench.matplotlib_figure import new_figure
-from headrace.cluster.simulation import SimulationResult
+from headrace.simulate.simulation import SimulationResult
 
 
 def plot_simulations(results: Sequence[SimulationResult], path: Path) -> None:
-    """Bars by policy: time to the first token, time per token, hit rate. UsageError without matplotlib."""
+    """Bars by policy: time to the first token, time per token, hit rate and utilization, and cost where
+    machines have a price. UsageError without matplotlib."""
     panels: Mapping[str, Sequence[tuple[str, list[float]]]] = {
         "time to first token, s": (
             ("p50", [one.ttft_s.p50 for one in results]),
@@ -19,6 +20,7 @@ def plot_simulations(results: Sequence[SimulationResult], path: Path) -> None:
         ),
         "time per token, ms": (
             ("mean", [one.tpot_s * 1e3 for one in results]),
+            ("p95", [one.tpot_p95_s * 1e3 for one in results]),
             ("p99", [one.tpot_p99_s * 1e3 for one in results]),
         ),
         "share": (
@@ -26,6 +28,9 @@ def plot_simulations(results: Sequence[SimulationResult], path: Path) -> None:
             ("utilization", [one.utilization for one in results]),
         ),
     }
+    if any(one.usd_per_million_tokens for one in results):
+        costs = [one.usd_per_million_tokens for one in results]
+        panels = {**panels, "USD per million tokens": (("cost", costs),)}
     canvas = new_figure(4.2 * len(panels), 3.4)
     for place, (title, series) in enumerate(panels.items()):
         axes = canvas.add_subplot(1, len(panels), place + 1)
