@@ -27,7 +27,7 @@ from headrace.workers.spawn import Spawner
 WAYS = {
     "one process": {"replicas": 1},
     "two replicas": {"replicas": 2},
-    "prefill 1, decode 1": {"prefill": 1, "decode": 1, "replicas": 2},
+    "prefill 1, decode 1": {"prefill": 1, "decode": 1, "replicas": 2, "disaggregation": "always"},
 }
 
 
