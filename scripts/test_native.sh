@@ -27,7 +27,7 @@ if [ "$mode" = --all ]; then
 else
   isas=$("$python" scripts/native_record.py isas)
 fi
-threaded="test_(pool|executor|moe|sample|turns)" # the programs in which several threads run
+threaded="test_(pool|executor|group|moe|sample|turns)" # the programs in which several threads run
 for sanitizer in address thread; do
   echo "== $sanitizer sanitizer: $isas"
   only=

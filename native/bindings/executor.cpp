@@ -43,6 +43,10 @@ using WeightRow = std::tuple<std::string, int64_t, int64_t, ConstBytes>;
 using KvRow = std::tuple<Bytes, Bytes, int, int, std::string, ConstFloats>;  // the last: factors of balance, or none
 using AdapterRow = std::tuple<int, int, double, ConstBytes, ConstBytes>;
 using StateRow = std::tuple<Bytes, int64_t>;
+// Memory of a group and how much of it the shared values have, rank and ranks, which values these are, the exchanges
+// (instruction, from, to, first) and shares of tables (weight, first row, rows of the whole).
+using GroupRow = std::tuple<Bytes, int64_t, int, int, std::vector<int>, std::vector<std::tuple<int, int, int, int64_t>>,
+                            std::vector<std::tuple<int, int64_t, int64_t>>>;
 using InstructionRow = std::tuple<std::string, std::vector<int>, std::vector<int>, std::vector<int>, std::vector<int>,
                                   std::vector<int>, std::vector<float>>;
 
@@ -77,7 +81,8 @@ class BoundExecutor {
   BoundExecutor(Pool& pool, Bytes arena, const std::vector<ValueRow>& values, std::vector<WeightRow> weights,
                 std::vector<ConstFloats> constants, std::vector<KvRow> kv,
                 std::vector<StateRow> states, int max_tokens, int max_rows,
-                const std::vector<InstructionRow>& instructions, bool poison, std::vector<int> inputs)
+                const std::vector<InstructionRow>& instructions, bool poison, std::vector<int> inputs,
+                std::optional<GroupRow> group)
       : arena_(std::move(arena)), weights_(std::move(weights)), constants_(std::move(constants)), kv_(std::move(kv)),
         states_(std::move(states)) {
     headrace::Program program;
@@ -119,7 +124,8 @@ class BoundExecutor {
       instruction.floats = floats;
       program.instructions.push_back(std::move(instruction));
     }
-    if (poison && !inputs.empty()) throw std::invalid_argument("poison would fill what the caller has written");
+    if (poison && (!inputs.empty() || group)) throw std::invalid_argument("poison would fill what others have written");
+    if (group) join(std::move(*group), pool, program);
     program.inputs = std::move(inputs);
     executor_ = std::make_unique<Executor>(pool, std::move(program), poison);
   }
@@ -153,6 +159,7 @@ class BoundExecutor {
     for (const headrace::SampleRow* row : sampling) {
       if (row == nullptr) throw std::invalid_argument("run_multi_step: a row is None");
     }
+    if (group_) throw std::invalid_argument("run_multi_step: the other processes of a group run single steps");
     const nb::gil_scoped_release released;
     const headrace::Program& program = executor_->program();
     const headrace::DraftPlan plan{texts, depths, std::min({token_budget, program.max_tokens, program.max_rows})};
@@ -183,6 +190,26 @@ class BoundExecutor {
   int64_t columns(int id) const { return executor_->program().values[static_cast<size_t>(id)].columns; }
 
  private:
+  void join(GroupRow row, Pool& pool, headrace::Program& program) {
+    auto& [memory, shared_bytes, rank, ranks, shared, exchanges, tables] = row;
+    group_ = std::make_unique<headrace::Group>(memory.data(), static_cast<int64_t>(memory.size()), rank, ranks, pool.threads());
+    program.group = group_.get();
+    const int64_t room = static_cast<int64_t>(memory.size()) - headrace::Group::kHeaderBytes;
+    if (shared_bytes < 0 || shared_bytes % 64 != 0 || shared_bytes > room) {
+      throw std::invalid_argument("a group's values do not end within its memory, or not at a line");
+    }
+    program.shared_bytes = shared_bytes;
+    program.shared_scratch_bytes = room - shared_bytes;
+    program.shared_scratch = group_->arena() + shared_bytes;
+    for (const int id : shared) {
+      if (id < 0 || static_cast<size_t>(id) >= program.values.size()) throw std::invalid_argument("a shared value is none");
+      program.values[static_cast<size_t>(id)].shared = true;
+    }
+    for (const auto& [instruction, from, to, first] : exchanges) program.exchanges.push_back({instruction, from, to, first});
+    for (const auto& [weight, first, whole] : tables) program.table_shares.push_back({weight, first, whole});
+    group_memory_ = std::move(memory);
+  }
+
   static headrace::Step step_of(const Ints& tokens, const Ints& positions, const Ints& slots, const Ints& query_starts,
                                 const Ints& lengths, const IntTable& block_tables, const Ints& rows,
                                 const Ints& state_slots, const std::optional<Ints>& adapters) {
@@ -227,6 +254,8 @@ class BoundExecutor {
   std::vector<ConstFloats> constants_;
   std::vector<KvRow> kv_;
   std::vector<StateRow> states_;
+  Bytes group_memory_;
+  std::unique_ptr<headrace::Group> group_;
   std::unique_ptr<Executor> executor_;
 };
 
@@ -290,10 +319,10 @@ void bind_executor(nb::module_& m) {
   nb::class_<BoundExecutor>(m, "Executor", "Runs a program; see native/ops.inl for the instructions.")
       .def(nb::init<Pool&, Bytes, const std::vector<ValueRow>&, std::vector<WeightRow>, std::vector<ConstFloats>,
                     std::vector<KvRow>, std::vector<StateRow>, int, int,
-                    const std::vector<InstructionRow>&, bool, std::vector<int>>(),
+                    const std::vector<InstructionRow>&, bool, std::vector<int>, std::optional<GroupRow>>(),
            "pool"_a, "arena"_a.noconvert(), "values"_a, "weights"_a.noconvert(), "constants"_a.noconvert(),
            "kv"_a.noconvert(), "states"_a.noconvert(), "max_tokens"_a, "max_rows"_a, "instructions"_a, "poison"_a = false,
-           "inputs"_a = nb::list(), nb::keep_alive<1, 2>())
+           "inputs"_a = nb::list(), "group"_a.none() = nb::none(), nb::keep_alive<1, 2>())
       .def("run", &BoundExecutor::run, "tokens"_a.noconvert(), "positions"_a.noconvert(), "slots"_a.noconvert(),
            "query_starts"_a.noconvert(), "lengths"_a.noconvert(), "block_tables"_a.noconvert(), "rows"_a.noconvert(),
            "state_slots"_a.noconvert(), "adapters"_a.noconvert().none() = nb::none(), "token_types"_a.noconvert().none() = nb::none(), "timed"_a = false,

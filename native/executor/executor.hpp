@@ -1,5 +1,6 @@
 // Walks a program for one step: one call, one run of the pool, a phase or two per instruction.
 #pragma once
+#include <atomic>
 #include <cstdint>
 #include <mutex>
 #include <utility>
@@ -25,7 +26,8 @@ class Executor {
   // program points to, and the pool, must outlive the executor.
   Executor(Pool& pool, Program program, bool poison);
 
-  // Runs all instructions; std::invalid_argument where the step does not fit. Calls are serialized.
+  // Runs all instructions; std::invalid_argument where the step does not fit, std::runtime_error where a rank of the
+  // program's group is lost, from then on always. Calls are serialized.
   void run(const Step& step);
 
   // The same with a run of the pool for each phase: seconds per instruction, the rotations' first.
@@ -60,9 +62,10 @@ class Executor {
 
   // What the pool does in one phase.
   struct Stage {
-    enum class Kind { start, execute, poison } kind = Kind::start;
+    enum class Kind { start, execute, poison, exchange, meet } kind = Kind::start;
     size_t instruction = 0;
-    int phase = 0;  // of the instruction
+    int phase = 0;  // of the instruction; of an exchange its number
+    bool together = false;  // a product whose inputs the ranks of the group prepare together
   };
   // What one thread does of an instruction.
   struct Call {
@@ -71,6 +74,7 @@ class Executor {
     int64_t rows = 0;  // of its outputs
     int phase = 0;
     int part = 0, parts = 1;
+    bool together = false;
   };
   // As the phase of a product: a single row, which every thread prepares for itself, since threads cannot share
   // that work. It saves four of the ten barriers of a layer.
@@ -80,9 +84,15 @@ class Executor {
   void plan_rope_tables();
   static RopeTable rotation_of(const Instruction& instruction);  // without memory; constant -1: rotates nothing
   const RopeTable& rope_table(const Instruction& instruction) const;
-  std::vector<Stage> stages_of(bool single_row) const;  // `single_row`: of steps with one row
+  void add_exchanges(std::vector<Stage>& stages, int instruction) const;
+  // Of which steps: with one row; of a group with few, whose inputs each rank prepares for itself, and with many.
+  enum class Rows { one, few, many };
+  std::vector<Stage> stages_of(Rows rows) const;
+  static constexpr int32_t kManyRows = 8;  // sharing the work saves more than a meeting costs
   const std::vector<Stage>& stages_for(const Step& step) const;
   void run_stage(const Stage& stage, const Step& step, int part, int parts);
+  void exchange(const Exchange& exchange, const Step& step, int part, int parts);
+  void check_group() const;  // std::runtime_error where a rank is lost
   void fill_rope_tables(const Step& step, int part, int parts);
   int64_t rows_of(const Instruction& instruction, const Step& step) const;
   void execute(const Call& call);
@@ -127,7 +137,8 @@ class Executor {
   AdaptedRows adapted_tokens_, adapted_rows_;    // of the step that runs
   std::vector<int32_t> active_adapters_;
   size_t single_row_scratch_bytes_ = 0;  // of a product with one row
-  std::vector<Stage> stages_, single_row_stages_;
+  std::vector<Stage> stages_, single_row_stages_, stages_together_;
+  std::atomic<bool> is_lost_{false};  // set by one part of a phase, and read by the others
   std::mutex turn_;
 };
 

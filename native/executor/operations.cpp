@@ -43,9 +43,11 @@ void Executor::embed_token_types(const Call& call) { look_up(call, call.step.tok
 
 void Executor::look_up(const Call& call, const int32_t* ids) {
   const Weight& table = weight(call.it, 0);
+  const int64_t first = program_.share_of(call.it.weights[0]).first;
   float* out = value(call.it.outputs[0]);
   for (int64_t t = call.rows * call.part / call.parts; t < call.rows * (call.part + 1) / call.parts; ++t) {
-    linear_.unpack_row(table, ids[t], out + t * table.k);
+    const int64_t row = ids[t] - first;
+    if (row >= 0 && row < table.n) linear_.unpack_row(table, row, out + t * table.k);
   }
 }
 
@@ -65,7 +67,7 @@ void Executor::fused_linear(const Call& call) {
   for (size_t i = 0; i < it.outputs.size(); ++i) args.y[i] = value(it.outputs[i]);
   args.act = static_cast<Act>(it.ints[0]);
   args.residual = it.inputs[1] < 0 ? nullptr : value(it.inputs[1]);
-  args.scratch = linear_scratch_.data();
+  args.scratch = call.together ? program_.shared_scratch : linear_scratch_.data();
   LoraRows lora;
   if (!active_adapters_.empty() && is_adapted(static_cast<size_t>(&it - program_.instructions.data()))) {
     lora = shrink(call, args);
@@ -74,6 +76,10 @@ void Executor::fused_linear(const Call& call) {
   if (call.phase == kWhole) {
     args.scratch += static_cast<size_t>(call.part) * single_row_scratch_bytes_;
     linear_.prepare(args, 0, 1);
+  }
+  if (call.together && call.phase == 0) {
+    const Group& group = *program_.group;
+    return linear_.prepare(args, group.rank() * call.parts + call.part, group.ranks() * call.parts);
   }
   (call.phase == 0 ? linear_.prepare : linear_.product)(args, call.part, call.parts);
 }

@@ -1,5 +1,7 @@
 // What an executor works out once: memory for scratch and rotations, the stages of a step.
 #include <algorithm>
+#include <stdexcept>
+#include <string>
 
 #include "executor.hpp"
 #include "head_linear.hpp"
@@ -35,6 +37,10 @@ void Executor::plan_scratch() {
     } else if (it.op == Op::moe) {
       moe = std::max(moe, moe_.scratch_bytes(moe_shape(it)));
     }
+  }
+  if (program_.shared_scratch != nullptr && program_.shared_scratch_bytes < static_cast<int64_t>(linear)) {
+    throw std::invalid_argument("the group's scratch has " + std::to_string(program_.shared_scratch_bytes) + " bytes where " +
+                                std::to_string(linear) + " are needed");
   }
   linear_scratch_ = Buffer(std::max(linear, single_row_scratch_bytes_ * static_cast<size_t>(pool_.threads())));
   head_scratch_ = Buffer(head);
@@ -76,23 +82,50 @@ void Executor::plan_rope_tables() {
   }
 }
 
-std::vector<Executor::Stage> Executor::stages_of(bool single_row) const {
+void Executor::add_exchanges(std::vector<Stage>& stages, int instruction) const {
+  const size_t at = static_cast<size_t>(std::max(instruction, 0));
+  bool gathers = false;  // until the ranks have met
+  for (size_t n = 0; n < program_.exchanges.size(); ++n) {
+    const Exchange& exchange = program_.exchanges[n];
+    if (exchange.instruction != instruction) continue;
+    const bool to_all = program_.values[static_cast<size_t>(exchange.to)].shared;
+    if (gathers && !to_all) stages.push_back({Stage::Kind::meet, at});
+    stages.push_back({Stage::Kind::exchange, at, static_cast<int>(n)});
+    gathers = to_all;
+  }
+  if (gathers) stages.push_back({Stage::Kind::meet, at});
+}
+
+std::vector<Executor::Stage> Executor::stages_of(Rows rows) const {
   std::vector<Stage> stages{{Stage::Kind::start}};
+  add_exchanges(stages, -1);
+  bool reads_scratch = false;  // since the ranks have met
   for (size_t i = 0; i < program_.instructions.size(); ++i) {
     const Op op = program_.instructions[i].op;
-    if (single_row && op == Op::fused_linear) {
+    if (rows == Rows::one && op == Op::fused_linear) {
       stages.push_back({Stage::Kind::execute, i, kWhole});
+    } else if (rows == Rows::many && op == Op::fused_linear) {
+      if (reads_scratch) stages.push_back({Stage::Kind::meet, i});
+      stages.push_back({Stage::Kind::execute, i, 0, true});
+      stages.push_back({Stage::Kind::meet, i});
+      stages.push_back({Stage::Kind::execute, i, 1, true});
+      reads_scratch = true;
     } else {
       const int phases = op == Op::moe ? Moe::kPhases : (op == Op::fused_linear ? 2 : 1);
       for (int phase = 0; phase < phases; ++phase) stages.push_back({Stage::Kind::execute, i, phase});
     }
     if (!dead_.empty()) stages.push_back({Stage::Kind::poison, i});
+    add_exchanges(stages, static_cast<int>(i));
+    if (stages.back().kind == Stage::Kind::meet) reads_scratch = false;
   }
+  // What the last exchange gave is read to its end before the next step writes over it.
+  if (program_.group != nullptr) stages.push_back({Stage::Kind::meet, program_.instructions.size() - 1});
   return stages;
 }
 
 const std::vector<Executor::Stage>& Executor::stages_for(const Step& step) const {
-  return step.T == 1 && step.R <= 1 ? single_row_stages_ : stages_;
+  if (step.T == 1 && step.R <= 1) return single_row_stages_;
+  return step.T >= kManyRows && !stages_together_.empty() ? stages_together_ : stages_;
 }
 
 }  // namespace headrace

@@ -9,6 +9,7 @@
 
 #include "../ops.hpp"
 #include "../types.hpp"
+#include "group.hpp"
 
 namespace headrace {
 
@@ -17,6 +18,22 @@ struct Value {
   bool of_output_rows = false;  // 'R' instead of 'T'
   int64_t columns = 0;
   int64_t offset = 0;
+  bool shared = false;  // in the arena of the group
+};
+
+// After an instruction (-1: before all), where `to` is shared: the columns of `from`, this rank's, become those of `to` from
+// `first` on; the other ranks write the rest. What a table of which this rank has some rows gave is exchanged by rows. Where
+// `to` is this rank's alone, it gets its columns from those of `from` from `first` on.
+struct Exchange {
+  int instruction = 0;
+  int from = -1, to = -1;
+  int64_t first = 0;
+};
+
+// Which rows of a whole table a weight has.
+struct TableShare {
+  int weight = -1;
+  int64_t first = 0, whole = 0;
 };
 
 // Recurrent memory: `width` numbers in each of the slots that fit into `bytes`.
@@ -53,12 +70,24 @@ struct Program {
   int32_t max_rows = 0;
   std::vector<Instruction> instructions;
   std::vector<int> inputs;  // values that the caller writes before each step: another process made them
+  Group* group = nullptr;   // with which this is a share of a program, by as many threads in each rank; then also:
+  int64_t shared_bytes = 0;            // of the values that are shared
+  uint8_t* shared_scratch = nullptr;   // behind them, for the inputs of products; or null
+  int64_t shared_scratch_bytes = 0;
+  std::vector<Exchange> exchanges;  // in the order of their instructions
+  std::vector<TableShare> table_shares;
   int64_t pages = 0;        // in every KV layer; set by check_program, as is
   int64_t state_slots = 0;  // of every state
 
   int64_t max_rows_of(const Value& value) const { return value.of_output_rows ? max_rows : max_tokens; }
   int64_t end_of(const Value& value) const {
     return value.offset + max_rows_of(value) * value.columns * static_cast<int64_t>(sizeof(float));
+  }
+  TableShare share_of(int weight) const {
+    for (const TableShare& share : table_shares) {
+      if (share.weight == weight) return share;
+    }
+    return {weight, 0, weights[static_cast<size_t>(weight)].n};
   }
 };
 

@@ -292,7 +292,7 @@ class Checker {
     return false;
   }
   bool overlap(const Value& a, const Value& b) const {
-    return a.offset < program_.end_of(b) && b.offset < program_.end_of(a);
+    return a.shared == b.shared && a.offset < program_.end_of(b) && b.offset < program_.end_of(a);
   }
   void check_overlaps() const {
     for (size_t o = 0; o < it_.outputs.size(); ++o) {

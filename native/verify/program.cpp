@@ -16,8 +16,9 @@ void check_values(const Program& program) {
     const std::string name = "value " + text(static_cast<int64_t>(i));
     if (value.columns < 1 || value.columns > (int64_t{1} << 32)) refuse(name + " has " + text(value.columns) + " columns");
     if (value.offset < 0 || value.offset % 4 != 0) refuse(name + " has offset " + text(value.offset));
-    if (value.offset > program.arena_bytes || program.end_of(value) > program.arena_bytes) {
-      refuse(name + " ends at byte " + text(program.end_of(value)) + " of an arena of " + text(program.arena_bytes));
+    const int64_t bytes = value.shared ? program.shared_bytes : program.arena_bytes;
+    if (value.offset > bytes || program.end_of(value) > bytes) {
+      refuse(name + " ends at byte " + text(program.end_of(value)) + " of an arena of " + text(bytes));
     }
   }
 }
@@ -66,19 +67,73 @@ void check_kv(Program& program) {
   }
 }
 
+void check_made_by_exchanges(const Program& program, int instruction, std::vector<bool>& made) {
+  for (const Exchange& exchange : program.exchanges) {
+    if (exchange.instruction != instruction) continue;
+    if (!made[static_cast<size_t>(exchange.from)]) refuse("value " + text(exchange.from) + " is exchanged before it is made");
+    if (made[static_cast<size_t>(exchange.to)]) refuse("value " + text(exchange.to) + " is made twice");
+    made[static_cast<size_t>(exchange.to)] = true;
+  }
+}
+
 void check_order(const Program& program) {
   std::vector<bool> made(program.values.size(), false);
   for (const int v : program.inputs) {
     if (v < 0 || static_cast<size_t>(v) >= made.size()) refuse("there is no value " + text(v) + " to be given");
     made[static_cast<size_t>(v)] = true;
   }
+  check_made_by_exchanges(program, -1, made);
   for (const Instruction& instruction : program.instructions) {
     for (const int v : instruction.inputs) {
       if (v >= 0 && !made[static_cast<size_t>(v)]) refuse("value " + text(v) + " is read before it is made");
     }
     for (const int v : instruction.outputs) {
       if (made[static_cast<size_t>(v)]) refuse("value " + text(v) + " is made twice");
+      if (program.values[static_cast<size_t>(v)].shared) refuse("value " + text(v) + " is shared, which only exchanges write");
       made[static_cast<size_t>(v)] = true;
+    }
+    check_made_by_exchanges(program, static_cast<int>(&instruction - program.instructions.data()), made);
+  }
+}
+
+bool is_id(int64_t id, size_t count) { return id >= 0 && static_cast<size_t>(id) < count; }
+
+void check_group(const Program& program) {
+  if (program.group == nullptr) {
+    if (!program.exchanges.empty() || !program.table_shares.empty() || program.shared_bytes != 0) {
+      refuse("exchanges and shares of tables need a group");
+    }
+    return;
+  }
+  for (const TableShare& share : program.table_shares) {
+    if (!is_id(share.weight, program.weights.size())) refuse("there is no weight " + text(share.weight) + " to be a share");
+    const int64_t n = program.weights[static_cast<size_t>(share.weight)].n;
+    if (share.first < 0 || share.whole < n || share.first > share.whole - n) {
+      refuse("weight " + text(share.weight) + " of " + text(n) + " rows is no share of " + text(share.whole) + " from " + text(share.first));
+    }
+  }
+  for (const Exchange& exchange : program.exchanges) {
+    if (exchange.instruction != -1 && !is_id(exchange.instruction, program.instructions.size())) {
+      refuse("an exchange follows no instruction");
+    }
+    if (!is_id(exchange.from, program.values.size()) || !is_id(exchange.to, program.values.size())) refuse("an exchange has no values");
+    const Value& from = program.values[static_cast<size_t>(exchange.from)];
+    const Value& to = program.values[static_cast<size_t>(exchange.to)];
+    if ((from.shared && to.shared) || from.of_output_rows != to.of_output_rows) {
+      refuse("an exchange goes from a process's rows to the same ones of the group, or back");
+    }
+    const int64_t part = to.shared ? from.columns : to.columns, whole = to.shared ? to.columns : from.columns;
+    if (exchange.first < 0 || exchange.first > whole - part) {
+      refuse("an exchange of " + text(part) + " columns from " + text(exchange.first) + " on, of " + text(whole));
+    }
+    if (!from.shared && !to.shared && from.offset < program.end_of(to) && to.offset < program.end_of(from)) {
+      refuse("an exchange lies over what it takes");
+    }
+    if (to.shared && part == whole) {  // by the rows of a table
+      const bool follows = exchange.instruction >= 0 && program.instructions[static_cast<size_t>(exchange.instruction)].op == Op::embed;
+      if (!follows || program.instructions[static_cast<size_t>(exchange.instruction)].outputs[0] != exchange.from) {
+        refuse("an exchange of whole rows follows no table");
+      }
     }
   }
 }
@@ -93,6 +148,7 @@ void check_program(Program& program) {
   const std::string fault = fault_of_states(program);
   if (!fault.empty()) refuse(fault);
   for (size_t i = 0; i < program.instructions.size(); ++i) check_instruction(program, program.instructions[i], i);
+  check_group(program);
   check_order(program);
 }
 

@@ -81,7 +81,7 @@ void check_step(const Program& program, const Step& step) {
     const Embedded embedded = embedded_by(instruction.op, step);
     if (embedded.name == nullptr) continue;
     if (embedded.ids == nullptr) refuse("step: it has no token types, which the program looks up");
-    const int64_t rows = program.weights[static_cast<size_t>(instruction.weights[0])].n;
+    const int64_t rows = program.share_of(instruction.weights[0]).whole;
     for (int t = 0; t < step.T; ++t) check_range(embedded.name, embedded.ids[t], 0, rows - 1);
   }
   for (int r = 0; r < step.R; ++r) check_range("output row", step.rows[r], 0, step.T - 1);

@@ -49,6 +49,16 @@ class Executor:
         ],
         poison: bool = False,
         inputs: Sequence[int] = (),
+        group: tuple[
+            NDArray[np.uint8],
+            int,
+            int,
+            int,
+            list[int],
+            list[tuple[int, int, int, int]],
+            list[tuple[int, int, int]],
+        ]
+        | None = None,
     ) -> None: ...
     def run(
         self,

@@ -18,6 +18,7 @@ Speculative = Literal["auto", "off"]
 SloPolicy = Literal["serve", "refuse", "degrade"]
 PoolingName = Literal["auto", "mean", "max", "cls", "last", "none", "splade"]
 MAX_STAGES = 64
+MAX_RANKS = 32
 MAX_THREADS = 1024  # as the native pool
 
 _MODEL: tuple[Scope, ...] = ("server", "model")
@@ -94,6 +95,16 @@ class ModelSettings(Struct, frozen=True, kw_only=True):
             values=integer(1, MAX_STAGES),
             scopes=_MODEL,
             aliases=("--pipeline-parallel-size",),
+        ),
+    ] = 1
+    tensor_parallel_size: Annotated[
+        int,
+        Setting(
+            help="processes over which every matrix is split by its outputs (tensor parallelism), each on "
+            "its part of the cores; the model's KV heads must divide by it",
+            values=integer(1, MAX_RANKS),
+            scopes=_MODEL,
+            aliases=("--tp",),
         ),
     ] = 1
     kv_cache_memory: Annotated[

@@ -30,6 +30,7 @@ class Lowering:
         self.matrices = [name for name, value in program.weights.items() if len(value.shape) == 2]
         self.constants: list[Array] = []
         self.instructions: list[Lowered] = []
+        self.exchanges: list[tuple[int, int, int, int]] = []
         self._value_ids: dict[Value, int] = {}
         self._constant_ids: dict[Value, int] = {}
         self._caches = {cache: layer for layer, cache in enumerate(program.caches)}
@@ -75,6 +76,8 @@ class Lowering:
             "causal_conv": self._causal_conv,
             "take_columns": self._take_columns,
             "moe": self._moe,
+            "all_gather": self._exchange,
+            "slice_columns": self._exchange,
         }
         special.get(instruction.name, self._regular)(instruction)
 
@@ -139,6 +142,11 @@ class Lowering:
         ids, table = embed.inputs
         assert ids is not None and table is not None
         self._emit(EMBEDDINGS[ids.name], [], embed.outputs, matrices=[table])
+
+    def _exchange(self, exchange: Instruction) -> None:
+        """It follows the instruction before it, or comes before all: instruction, from, to, first column."""
+        taken, made = self.value_id(exchange.inputs[0]), self.value_id(exchange.outputs[0])
+        self.exchanges.append((len(self.instructions) - 1, taken, made, exchange.attr("first")))
 
     def _take_columns(self, take: Instruction) -> None:
         x, order = take.inputs

@@ -16,9 +16,10 @@ from headrace.executors.executor import NO_DRAFTS, DraftPlan, ExecutorLimits
 from headrace.executors.kv_layers import KV_BITS, KvLayers, KvType, LayerType, layer_types
 from headrace.executors.lowering import Lowering
 from headrace.executors.page_memory import PageMemory
+from headrace.executors.rank_group import RankGroup
 from headrace.ops.value import Array, Ints, Value
 from headrace.program.fuse import fuse
-from headrace.program.plan import plan_arena
+from headrace.program.plan import plan_arena, plan_shared_arena
 from headrace.program.program import Instruction, Program
 from headrace.program.step import Step
 from headrace.sampling.sampler import Sampler, SamplerState
@@ -37,7 +38,8 @@ class NativeExecutor:
     """Runs a program on the thread pool, with the GIL released for the whole step.
 
     `matrices` are packed weights and `vectors` float32 arrays (norms, biases), by checkpoint name.
-    `poison` fills dead buffers with NaN (tests). `program` is the fused program that it runs.
+    `poison` fills dead buffers with NaN (tests). `program` is the fused program that it runs, of a `group`
+    one rank's share.
     """
 
     def __init__(
@@ -51,12 +53,15 @@ class NativeExecutor:
         kv_type: KvType,
         kv: KvLayers | None = None,
         poison: bool = False,
+        group: RankGroup | None = None,
     ) -> None:
         self.capacity = capacity
         self.program = program = fuse(program)
         lowering = Lowering(program, vectors)
         arena = plan_arena(program, max_tokens=capacity.max_tokens, max_rows=capacity.max_rows)
-        places = [arena.placements[value] for value in lowering.values]
+        shared = plan_shared_arena(program, max_tokens=capacity.max_tokens, max_rows=capacity.max_rows)
+        placements = arena.placements | shared.placements
+        places = [placements[value] for value in lowering.values]
         types = layer_types(program, kv_type, kv)
         caches = [
             _kv_memory(cache, program, capacity, type, NO_FACTORS if kv is None else kv.factors(index))
@@ -77,6 +82,7 @@ class NativeExecutor:
             lowering.instructions,
             poison,
             self._inputs,
+            None if group is None else group.row(lowering, shared),
         )
         self._output = lowering.value_id(program.output)
         self._matrix_ids = {name: index for index, name in enumerate(lowering.matrices)}
@@ -212,14 +218,25 @@ def state_bytes(program: Program, sequences: int) -> int:
     return program.state_width * 4 * sequences
 
 
+def group_bytes(program: Program, formats: Collection[str], capacity: ExecutorLimits) -> int:
+    """Bytes that the ranks of a program share: values, and inputs of products."""
+    sizes = {"max_tokens": capacity.max_tokens, "max_rows": capacity.max_rows}
+    return plan_shared_arena(program, **sizes).nbytes + linear_scratch(program, formats, capacity.max_tokens)
+
+
+def linear_scratch(program: Program, formats: Collection[str], max_tokens: int) -> int:
+    """Bytes for the inputs of products with weights in `formats`."""
+    widest = max(int(v.shape[1]) for v in program.weights.values() if len(v.shape) == 2)
+    return _native.linear_scratch_bytes(max_tokens, widest, sorted(formats))
+
+
 def scratch_bytes(program: Program, formats: Collection[str], max_tokens: int) -> int:
     """Bytes that linears need in addition to the arena, to convert inputs for weights in `formats`."""
     names = sorted(formats)
-    widest = max(int(v.shape[1]) for v in program.weights.values() if len(v.shape) == 2)
     mixtures = (
         _moe_scratch_bytes(ins, program, names, max_tokens) for ins in program.expanded() if ins.name == "moe"
     )
-    return _native.linear_scratch_bytes(max_tokens, widest, names) + max(mixtures, default=0)
+    return linear_scratch(program, formats, max_tokens) + max(mixtures, default=0)
 
 
 def _moe_scratch_bytes(moe: Instruction, program: Program, formats: Sequence[str], max_tokens: int) -> int:

@@ -24,8 +24,11 @@ from headrace.executors.stage_channel import (
     step_message,
     step_of,
 )
+from headrace.executors.tensor_parallel import TensorParallelExecutor
 from headrace.ops.value import Array
 from headrace.program.step import Step
+
+Stage = NativeExecutor | TensorParallelExecutor
 
 
 class StagedExecutor:
@@ -33,7 +36,7 @@ class StagedExecutor:
 
     def __init__(
         self,
-        first: NativeExecutor,
+        first: Stage,
         pool: _native.Pool,
         onward: StageChannel,
         back: StageChannel,
@@ -61,8 +64,9 @@ class StagedExecutor:
 
     def wait(self) -> ReadyMessage:
         """Until all stages have loaded their weights. EngineStopped where one cannot."""
+        own = self._first.wait() if isinstance(self._first, TensorParallelExecutor) else ReadyMessage()
         try:
-            self._onward.send(ReadyMessage())
+            self._onward.send(own)
             answer = self._back.receive()
         except OSError:
             answer = None
@@ -72,7 +76,11 @@ class StagedExecutor:
 
     def run(self, step: Step) -> Array:
         """See Executor. EngineStopped where a stage has ended."""
-        x = self._first.run(step)
+        try:
+            x = self._first.run(step)
+        except EngineStopped:
+            self._close()
+            raise
         try:
             self._onward.send(step_message(step, self._pool.width, (len(x), x.shape[1])), x)
             answer = self._back.receive()
@@ -90,17 +98,22 @@ class StagedExecutor:
 
     def _failure(self, answer: object) -> EngineStopped:
         """What has ended, named; the others end too, also where the error keeps this object in memory."""
-        self._onward.close()
-        self._back.close()
+        self._close()
         if isinstance(answer, FailedMessage):
             return EngineStopped(
                 f"stage {answer.stage + 1} of {self._stages} of the model failed: {answer.cause}"
             )
-        return EngineStopped(f"the model runs in {self._stages} processes, and {self._ended()}")
+        return EngineStopped(f"the model runs in several processes, and {self._ended()}")
+
+    def _close(self) -> None:
+        self._onward.close()
+        self._back.close()
+        if isinstance(self._first, TensorParallelExecutor):
+            self._first.close()
 
 
 def serve_stage(
-    executor: NativeExecutor,
+    executor: Stage,
     pool: _native.Pool,
     before: StageChannel,
     after: StageChannel,

@@ -33,6 +33,7 @@ class ModelKeywords(TypedDict, total=False):
     max_num_seqs: int
     max_batch_tokens: int
     pp: int
+    tensor_parallel_size: int
     kv_cache_memory: int | None
     backend: Backend
     pooling: PoolingName

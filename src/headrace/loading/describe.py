@@ -135,9 +135,10 @@ def _plan(
 ) -> tuple[MemoryPlan | None, str | None]:
     try:
         plan = plan_memory(program, wanted, options, context=context, encodes=encodes, kv=kv)
-        if options.pp > 1:
-            check_stages(encodes=encodes)
-            stages = stages_of(program, wanted, kv, cuts_of(program, wanted, kv, plan, options.pp))
+        if options.processes > 1:
+            check_stages(options, encodes=encodes)
+            cuts = cuts_of(program, wanted, kv, plan, options.pp)
+            stages = stages_of(program, wanted, kv, cuts, options.tensor_parallel_size)
             plan = staged_plan(stages, plan, options)
         return plan, None
     except OutOfMemory as error:

@@ -11,6 +11,7 @@ from headrace.engine.speculative.controller import SpeculationController
 from headrace.engine.speculative.draft_model import DraftModel
 from headrace.executors.executor import Executor
 from headrace.executors.native import NativeExecutor
+from headrace.executors.rank_group import RankGroup
 from headrace.executors.reference import ReferenceExecutor
 from headrace.executors.torch_executor import TorchExecutor
 from headrace.loading.memory_plan import capacity_of
@@ -24,11 +25,13 @@ from headrace.weights.tensor_output import finite
 
 
 def own_part(prepared: PlannedModel) -> PlannedModel:
-    """What this process runs of a model: all of it, or the first stage."""
+    """What this process runs of a model: all of it, or of the first stage the first rank's share."""
     if not prepared.stages:
         return prepared
     first = prepared.stages[0]
-    return replace(prepared, program=first.program, wanted=first.wanted, kv=first.kv, stages=())
+    return replace(
+        prepared, program=first.program, wanted=first.wanted, kv=first.kv, rank=first.rank, stages=()
+    )
 
 
 def load_weights(
@@ -39,17 +42,24 @@ def load_weights(
     troubles: CacheTroubles | None = None,
 ) -> PackedWeights:
     """The weights as the executor needs them; `troubles` counts what went wrong with their cache."""
-    program = prepared.program
-    checkpoint = ProgramWeights(prepared.checkpoint, program)
+    program, rank = prepared.program, prepared.rank
+    checkpoint = (
+        ProgramWeights(prepared.checkpoint, program) if rank is None else rank.weights(prepared.checkpoint)
+    )
     if options.backend != "native":
         return PackedWeights({}, {name: finite(checkpoint.float32(name), name) for name in program.weights})
     return native_weights(checkpoint, program, prepared.wanted, options, pool, progress, troubles)
 
 
 def make_executor(
-    prepared: PlannedModel, options: EngineOptions, pool: _native.Pool, weights: PackedWeights
+    prepared: PlannedModel,
+    options: EngineOptions,
+    pool: _native.Pool,
+    weights: PackedWeights,
+    *,
+    group: RankGroup | None = None,
 ) -> Executor:
-    """The executor of a program with its weights."""
+    """The executor of a program with its weights, of the ranks of `group` the first one."""
     program, capacity = prepared.program, capacity_of(prepared.plan, options)
     if options.backend == "numpy":
         return ReferenceExecutor(program, weights.floats, capacity)
@@ -57,7 +67,14 @@ def make_executor(
         return TorchExecutor(program, weights.floats, capacity)
     kv_type = prepared.plan.kv_type
     return NativeExecutor(
-        program, weights.matrices, weights.floats, capacity, pool=pool, kv_type=kv_type, kv=prepared.kv
+        program,
+        weights.matrices,
+        weights.floats,
+        capacity,
+        pool=pool,
+        kv_type=kv_type,
+        kv=prepared.kv,
+        group=group,
     )
 
 

@@ -14,6 +14,7 @@ from headrace.engine.step_times import StepBound
 from headrace.engine.turns import Turns
 from headrace.executors.executor import Executor
 from headrace.executors.machine_limits import known_limits
+from headrace.executors.rank_cores import staying_on
 from headrace.loading.adapters import adapter_fitter
 from headrace.loading.engine_parts import (
     load_weights,
@@ -54,7 +55,14 @@ def start(
     with prepared:
         check_quality(prepared, options)
         check_span_head(prepared.folder, prepared.model.config.hidden)
-        pool = _native.Pool(options.threads or usable_cores())
+        cores, threads = (), options.threads or usable_cores()
+        stages = None
+        if prepared.stages:
+            threads = max(1, threads // options.tensor_parallel_size)
+            stages = StageProcesses(prepared, options, threads=threads)
+            cores = stages.cores
+        with staying_on(cores):
+            pool = _native.Pool(threads)
         if turns is not None:
             turns.attach(pool)
         troubles = CacheTroubles()
@@ -62,11 +70,11 @@ def start(
         def load(of: PlannedModel) -> PackedWeights:
             return load_weights(of, options, pool, progress, troubles)
 
-        stages = StageProcesses(prepared, options, threads=pool.threads) if prepared.stages else None
         try:
             own = own_part(prepared)
             weights = load(own)
-            executor = make_executor(own, options, pool, weights)
+            group = None if stages is None else stages.group(own.rank)
+            executor = make_executor(own, options, pool, weights, group=group)
             speculation = make_speculation(prepared, options, pool, weights, load)
             if stages is not None:
                 executor = stages.executor(executor, pool)

@@ -81,7 +81,7 @@ def plan_memory(
         reads_memory=read >= LEAST_CACHES * cache_bytes(),
     )
     if plan.kv_bytes > free:
-        raise _does_not_fit(plan, usable, options.pp)
+        raise _does_not_fit(plan, usable, options.processes)
     return plan
 
 
@@ -95,7 +95,8 @@ def _does_not_fit(plan: MemoryPlan, usable: int, processes: int) -> OutOfMemory:
         f"the model needs {draft}{_gb(plan.weights_bytes)} for weights, {_gb(plan.activation_bytes)} for"
         f" activations, {_gb(plan.state_bytes)} for states and {_gb(plan.kv_bytes)} for keys and values, "
         f"{_gb(max(usable, 0))} are free: use a smaller --max-model-len or --max-num-seqs,"
-        " or --quantization int4" + (f", or more processes than {processes} (--pp)" if processes > 1 else ""),
+        " or --quantization int4"
+        + (f", or more processes than {processes} (--pp, --tp)" if processes > 1 else ""),
         needed_bytes=plan.bytes_of_all // processes,
     )
 
@@ -103,7 +104,9 @@ def _does_not_fit(plan: MemoryPlan, usable: int, processes: int) -> OutOfMemory:
 def _usable_bytes(options: EngineOptions, base: int) -> int:
     """Memory that may be used in addition to the `base` bytes of the process."""
     free = free_memory_bytes()
-    return free if options.memory_bytes is None else min(free, (options.memory_bytes - base) * options.pp)
+    return (
+        free if options.memory_bytes is None else min(free, (options.memory_bytes - base) * options.processes)
+    )
 
 
 def _activation_bytes(

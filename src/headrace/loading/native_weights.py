@@ -8,9 +8,9 @@ from msgspec import Struct
 
 from headrace import _native
 from headrace.loading.options import EngineOptions
-from headrace.loading.program_weights import ProgramWeights
 from headrace.ops.value import Array
 from headrace.program.program import Program
+from headrace.weights.checkpoint_reader import TensorReader
 from headrace.weights.packing.packed_cache import CacheTroubles
 from headrace.weights.packing.packed_weights import PackedWeight, WeightSpec, load_packed
 from headrace.weights.tensor_output import finite
@@ -27,7 +27,7 @@ class PackedWeights(Struct, frozen=True):
 
 
 def native_weights(
-    checkpoint: ProgramWeights,
+    checkpoint: TensorReader,
     program: Program,
     wanted: Sequence[WeightSpec],
     options: EngineOptions,

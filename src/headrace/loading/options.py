@@ -39,12 +39,13 @@ class EngineOptions(ModelSettings, frozen=True, kw_only=True):
         for name, setting in OPTIONS.items():
             setting.check(getattr(self, name))
         self._check_drafts()
-        if self.pp > 1 and (self.backend != "native" or self.speculative_layers is not None):
+        if self.processes > 1 and (self.backend != "native" or self.speculative_layers is not None):
+            name, value = ("pp", self.pp) if self.pp > 1 else ("tensor_parallel_size", self.processes)
             raise UsageError(
-                f"pp is {self.pp} with "
+                f"{name} is {value} with "
                 + ("speculative_layers" if self.backend == "native" else f"backend {self.backend}")
                 + ", which need the whole model in one process: leave one of the two out",
-                param="pp",
+                param=name,
             )
         if (self.slo_policy == "degrade") != (self.slo_fallback is not None):
             raise UsageError(
@@ -58,6 +59,11 @@ class EngineOptions(ModelSettings, frozen=True, kw_only=True):
                 " running sequence takes a token of each step, so the budget must be at least as large",
                 param="max_batch_tokens",
             )
+
+    @property
+    def processes(self) -> int:
+        """Over which the model is split."""
+        return self.pp * self.tensor_parallel_size
 
     @property
     def named_draft(self) -> str | None:

@@ -23,7 +23,14 @@ from headrace.loading.memory_plan import plan_memory
 from headrace.loading.model_record import read_cached, read_record
 from headrace.loading.options import EngineOptions
 from headrace.loading.program_weights import ProgramWeights
-from headrace.loading.stage_plan import ModelStage, check_stages, cuts_of, staged_plan, stages_of
+from headrace.loading.stage_plan import (
+    ModelStage,
+    RankOf,
+    check_stages,
+    cuts_of,
+    staged_plan,
+    stages_of,
+)
 from headrace.loading.text_assets import load_text_assets, served_name
 from headrace.loading.tied_output import config_with_ties
 from headrace.loading.unread_tensors import ADAPTERS, POOLER, check_unread
@@ -70,6 +77,7 @@ class PlannedModel(Struct, frozen=True, kw_only=True):
     kv: KvLayers | None = None  # what a calibration found for keys and values
     cuts: tuple[int, ...] = ()  # of the fused program, into stages
     stages: tuple[ModelStage, ...] = ()  # where the model is in several processes
+    rank: RankOf | None = None  # of what this process runs
     fitted: Path | None = None  # the folder of a classifier on the vectors of this encoder
 
     def __enter__(self) -> Self:
@@ -153,10 +161,10 @@ def prepare_checkpoint(
             kv=layers,
         )
         cuts, stages = (), ()
-        if options.pp > 1:
-            check_stages(encodes=encodes)
+        if options.processes > 1:
+            check_stages(options, encodes=encodes)
             cuts = cuts_of(program, wanted, layers, memory, options.pp)
-            stages = stages_of(program, wanted, layers, cuts)
+            stages = stages_of(program, wanted, layers, cuts, options.tensor_parallel_size)
             memory = staged_plan(stages, memory, options)
         return PlannedModel(
             name=name,
@@ -237,6 +245,7 @@ def draft_options(options: EngineOptions) -> EngineOptions:
         options,
         speculative="off",
         pp=1,
+        tensor_parallel_size=1,
         speculative_model=None,
         speculative_layers=None,
         kv_cache_memory=shared,

@@ -1,50 +1,95 @@
-"""A model in several processes: which of its layers each has, and the memory of each."""
+"""A model in several processes: which of its layers, and of their outputs, each has, and its memory."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from headrace.engine.client import MemoryPlan
 from headrace.errors import OutOfMemory, UnsupportedModel
 from headrace.executors.kv_layers import KvLayers
 from headrace.executors.native import kv_bytes_per_page, scratch_bytes, state_bytes
+from headrace.executors.rank_group import RankGroup
 from headrace.kv.pages import pages_for
 from headrace.loading.free_memory import free_memory_bytes
 from headrace.loading.options import EngineOptions
+from headrace.loading.program_weights import ProgramWeights
+from headrace.loading.rank_weights import RankWeights
 from headrace.ops.value import Value
 from headrace.program.fuse import fuse
-from headrace.program.plan import plan_arena
+from headrace.program.plan import plan_arena, plan_shared_arena
 from headrace.program.program import Program
+from headrace.program.shares import RowRange, share_of
 from headrace.program.stages import split, stage_cuts
+from headrace.weights.checkpoint_reader import CheckpointReader
 from headrace.weights.packing.packed_weights import WeightSpec, predicted_bytes
 
 
+class RankOf(Struct, frozen=True, eq=False):
+    """Which rank of a stage a process is, and the rows that it has of each split weight of `whole`."""
+
+    rank: int
+    ranks: int
+    rows: Mapping[str, RowRange]
+    whole: Program
+
+    def weights(self, checkpoint: CheckpointReader) -> RankWeights:
+        """What it reads of a checkpoint."""
+        return RankWeights(ProgramWeights(checkpoint, self.whole), self.rows, self.rank, self.ranks)
+
+    def group(self, memory: NDArray[np.uint8]) -> RankGroup:
+        """With the others, in the memory that they share."""
+        return RankGroup(self.rank, self.ranks, memory, self.rows)
+
+
 class ModelStage(Struct, frozen=True, eq=False):
-    """What one process has of a model."""
+    """What one process has of a model; `rank` where several processes have a stage."""
 
     program: Program
     wanted: tuple[WeightSpec, ...]
     kv: KvLayers | None
+    rank: RankOf | None = None
 
 
 def stages_of(
-    program: Program, wanted: Sequence[WeightSpec], kv: KvLayers | None, cuts: Sequence[int]
+    program: Program, wanted: Sequence[WeightSpec], kv: KvLayers | None, cuts: Sequence[int], ranks: int = 1
 ) -> tuple[ModelStage, ...]:
-    """The stages of a program that is cut there once it is fused."""
-    return tuple(
-        ModelStage(part, tuple(one for one in wanted if one.name in part.weights), _kv_of(part, program, kv))
-        for part in split(fuse(program), cuts)
+    """The stages of a program that is cut there once it is fused, each as its ranks one after the other."""
+    stages: list[ModelStage] = []
+    for part in split(fuse(program), cuts):
+        own = tuple(one for one in wanted if one.name in part.weights)
+        stage = ModelStage(part, own, _kv_of(part, program, kv))
+        if ranks == 1:
+            stages.append(stage)
+        else:
+            stages += [_rank_of(stage, program, rank, ranks) for rank in range(ranks)]
+    return tuple(stages)
+
+
+def _rank_of(stage: ModelStage, program: Program, rank: int, ranks: int) -> ModelStage:
+    share = share_of(stage.program, rank, ranks)
+    wanted = tuple(
+        replace(one, n=share.rows[one.name].count) if one.name in share.rows else one for one in stage.wanted
     )
+    kv = stage.kv
+    if kv is not None and kv.balance:
+        widths = [int(cache.shape[1]) for cache in share.program.caches]
+        rows = zip(kv.balance, share.keys, widths, strict=True)
+        kv = KvLayers(kv.bits, tuple(row[first : first + width] for row, first, width in rows))
+    return ModelStage(share.program, wanted, kv, RankOf(rank, ranks, share.rows, program))
 
 
 def cuts_of(
     program: Program, wanted: Sequence[WeightSpec], kv: KvLayers | None, plan: MemoryPlan, count: int
 ) -> tuple[int, ...]:
     """The cuts that make the largest stage smallest."""
+    if count == 1:
+        return ()
     sizes = {one.name: predicted_bytes([one]) for one in wanted}
     per_page = {
         cache: kv_bytes_per_page(
@@ -95,16 +140,18 @@ def staged_plan(stages: Sequence[ModelStage], plan: MemoryPlan, options: EngineO
 def _does_not_fit(needed: int, stage: int | None, count: int, limit: int) -> OutOfMemory:
     who = f"its {count} processes need" if stage is None else f"process {stage + 1} of {count} needs"
     return OutOfMemory(
-        f"the model does not fit: {who} {needed / 1e9:.2f} GB of {max(limit, 0) / 1e9:.2f} GB: use more --pp,"
+        f"the model does not fit: {who} {needed / 1e9:.2f} GB of {max(limit, 0) / 1e9:.2f} GB: use more --pp"
+        " or --tp,"
         " a smaller --max-model-len or --max-num-seqs, or --quantization int4",
         needed_bytes=needed,
     )
 
 
-def check_stages(*, encodes: bool) -> None:
+def check_stages(options: EngineOptions, *, encodes: bool) -> None:
     """UnsupportedModel where a model cannot be in several processes."""
     if encodes:
-        raise UnsupportedModel("pp: an encoder runs in one process: leave pp out", param="pp")
+        name = "pp" if options.pp > 1 else "tensor_parallel_size"
+        raise UnsupportedModel(f"{name}: an encoder runs in one process: leave {name} out", param=name)
 
 
 def _kv_of(part: Program, program: Program, kv: KvLayers | None) -> KvLayers | None:
@@ -128,8 +175,13 @@ def _weight_bytes(stage: ModelStage) -> int:
 
 def _activation_bytes(stage: ModelStage, plan: MemoryPlan) -> int:
     arena = plan_arena(stage.program, max_tokens=plan.step_tokens, max_rows=plan.step_rows)
+    shared = plan_shared_arena(stage.program, max_tokens=plan.step_tokens, max_rows=plan.step_rows)
     formats = {weight.format for weight in stage.wanted}
-    return arena.nbytes + (scratch_bytes(stage.program, formats, plan.step_tokens) if formats else 0)
+    return (
+        arena.nbytes
+        + shared.nbytes
+        + (scratch_bytes(stage.program, formats, plan.step_tokens) if formats else 0)
+    )
 
 
 def _fixed_bytes(stage: ModelStage, plan: MemoryPlan, options: EngineOptions) -> int:

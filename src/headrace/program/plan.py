@@ -7,6 +7,7 @@ from msgspec import Struct
 from headrace.errors import ProgramError
 from headrace.ops.value import Value
 from headrace.program.program import Program
+from headrace.program.shares import shared_values
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
 
@@ -28,8 +29,34 @@ class ArenaPlan(Struct, frozen=True):
 
 
 def plan_arena(program: Program, *, max_tokens: int, max_rows: int) -> ArenaPlan:
-    """Assign offsets, largest buffer first, each at the lowest offset free during the buffer's lifetime."""
-    lives = _lives(program)
+    """Assign offsets, largest buffer first, each at the lowest offset free during the buffer's lifetime.
+    Values that ranks share have none here."""
+    shared = shared_values(program)
+    lives = {value: life for value, life in _lives(program).items() if value not in shared}
+    return _planned(lives, max_tokens, max_rows)
+
+
+def plan_shared_arena(program: Program, *, max_tokens: int, max_rows: int) -> ArenaPlan:
+    """The same of the values that ranks share. Ranks meet where values are gathered, and only there: until
+    the meeting after the last use of a value another rank may still read it, so what is gathered before that
+    meeting does not lie over it."""
+    shared, last = shared_values(program), len(program.instructions)
+    lives = {value: life for value, life in _lives(program).items() if value in shared}
+    meetings = _meetings(program)
+    lives = {
+        value: (start, next((at for at in meetings if at > end), last))
+        for value, (start, end) in lives.items()
+    }
+    return _planned(lives, max_tokens, max_rows)
+
+
+def _meetings(program: Program) -> list[int]:
+    """The instructions after which ranks meet: the last ones of those that gather, one after the other."""
+    gathers = [ins.name == "all_gather" for ins in program.instructions]
+    return [at for at, here in enumerate(gathers) if here and gathers[at + 1 : at + 2] != [True]]
+
+
+def _planned(lives: dict[Value, tuple[int, int]], max_tokens: int, max_rows: int) -> ArenaPlan:
     limits = {"T": max_tokens, "R": max_rows}
     placed: list[tuple[Value, Placement]] = []
     for value in sorted(lives, key=lambda v: (-_nbytes(v, limits), lives[v])):
