@@ -105,7 +105,7 @@ def test_a_teacher_reads_its_inputs_in_order(tmp_path: Path) -> None:
         file.unlink()
     whole = {name: np.ascontiguousarray(values) for name, values in plain.items()}
     save_file(whole, tmp_path / "plain" / "model.safetensors")
-    logs: list[Array] = []
+    logs = list[np.ndarray]()
     for name in ("stored", "plain"):
         for file in ("tokenizer.json", "tokenizer_config.json"):
             shutil.copy(tiny_model(tmp_path / f"{name}-{file}") / file, tmp_path / name / file)

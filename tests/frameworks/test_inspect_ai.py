@@ -11,6 +11,8 @@ from in_process import Running
 inspect_ai: Any = pytest.importorskip("inspect_ai", reason="needs inspect-ai (with lm-eval 900 MB)")
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what inspect-ai calls, and what it leaves open
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_evaluation(server: Running, tmp_path: Path) -> None:
     from inspect_ai.dataset import Sample
     from inspect_ai.model import GenerateConfig, get_model
