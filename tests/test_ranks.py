@@ -47,7 +47,7 @@ RANKS = {
     "elastic": 12,
     "cluster": 13,
     "simulate": 14,
-    "evals": 14,
+    "evals": 12,
     "data": 13,  # models answer functions of SQL, with prices
     "bench": 10,
     "flight": 14,  # calls the endpoints of api without importing it

@@ -120,6 +120,15 @@ def fill(
     return print_.id
 
 
+def add_evidence(store: ExampleStore, values: Sequence[Any]) -> None:
+    """A pair: student, example, key, group, difference, whether the student has answered."""
+    store.database.execute(
+        "INSERT INTO evidence (student, example, key_name, task_group, difference, is_answered) "
+        "VALUES (?, ?, ?, ?, ?, ?)",
+        values,
+    )
+
+
 def words(texts: Sequence[str]) -> Any:
     """Vectors of words, for tests without a model."""
     return np.stack([text_vector(text) for text in texts])

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace.adapt.evidence import (
+from headrace.errors import InvalidRequest
+from headrace.evals.paired_evidence import (
     PairCounts,
     capital,
     check_bounds,
@@ -18,7 +19,6 @@ from headrace.adapt.evidence import (
     standing,
     turned,
 )
-from headrace.errors import InvalidRequest
 
 STUDENTS, ALPHA = 1000, 0.05
 MOST = ALPHA + 2 * math.sqrt(ALPHA * (1 - ALPHA) / STUDENTS)

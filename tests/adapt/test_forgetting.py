@@ -149,3 +149,16 @@ def test_an_export_has_every_kind_of_record(store: ExampleStore) -> None:
     assert json.loads(json.dumps(found)) == found
     [student] = [one for one in found if one["record"] == "student"]
     assert set(student["questions"]) == {*OLD, *NEW}
+
+
+def test_instructions_of_programs_do_not_outlive_the_retention(store: ExampleStore) -> None:
+    """Of a task that has a name, or a student, nothing stays but that; traffic brings the rest again."""
+    task = fill(store, 3)
+    store.rename(task, "mail")
+    assert store.task(task).template == "Sort."
+    sweep(store, AdaptSettings(retention=60.0), time.time() + 10_000)
+    [row] = store.tasks()
+    assert (row.template, row.tools, row.form, row.name, row.examples) == ("", "", "", "mail", 0)
+    assert store.has_deleted and "Sort." not in json.dumps(everything(store))
+    fill(store, 1, first=50)
+    assert store.task("mail").template == "Sort."

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from learning import fill, words
+from learning import add_evidence, fill, words
 from msgspec.structs import replace
 
 from headrace.adapt import training
@@ -177,13 +177,17 @@ def test_forgetting_a_key_leaves_neither_its_tasks_nor_its_evidence(store: Examp
     """Whose examples are gone already: a task that has a name, and evidence about another key's student."""
     own = Fingerprint(id="t-own", group="key ann", endpoint="/", template="a secret", tools=(), form="")
     values = (own.id, own.group, own.endpoint, own.template, "", "", "mine", 1, 0.0)
-    store.database.execute("INSERT INTO tasks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
+    store.database.execute(
+        "INSERT INTO tasks (id, key_group, endpoint, template, tools, form, name, is_named, created_s) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        values,
+    )
     task = fill(store, 250, key="bob")
     train(store, task, SETTINGS, words)
     student = start_shadow(store, task)
     for number, key in enumerate(("ann", "bob")):
         row = (student.id, 1000 + number, key, None, 0, 1)
-        store.database.execute("INSERT INTO evidence VALUES (?, ?, ?, ?, ?, ?)", row)
+        add_evidence(store, row)
     assert everything(store, "ann")
     assert store.forget("ann").students == []
     assert not everything(store, "ann") and not store.database.query("SELECT 1 FROM tasks WHERE id = 't-own'")

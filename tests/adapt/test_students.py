@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from learning import ANSWERS, fill, words
+from learning import ANSWERS, add_evidence, fill, words
 from msgspec.structs import replace
 
 from headrace.adapt import diagnosis
@@ -26,7 +26,13 @@ from headrace.adapt.promotion import promote, roll_back, start_shadow
 from headrace.adapt.registry import Registry
 from headrace.adapt.schema import open_adapt
 from headrace.adapt.serving import GROW_EVERY, Promotion
-from headrace.adapt.shadow import catch_up, prospects, worse_keys
+from headrace.adapt.shadow import (
+    catch_up,
+    machine_usd_per_month,
+    monthly_requests,
+    prospects,
+    worse_keys,
+)
 from headrace.adapt.students import Lesson, Student, taught
 from headrace.adapt.tasks import embed_examples
 from headrace.adapt.training import train
@@ -258,7 +264,7 @@ def test_what_is_bad_for_one_key_of_a_team_is_not_promoted(store: ExampleStore) 
     start_shadow(store, task)
     for number in range(80):
         values = (name, 10_000 + number, "eve" if number % 2 else "ann", None, 1 if number % 2 else -1, 1)
-        store.database.execute("INSERT INTO evidence VALUES (?, ?, ?, ?, ?, ?)", values)
+        add_evidence(store, values)
     store.database.execute("UPDATE students SET state = 'ready'")
     assert worse_keys(store, registry.student(task, "ready")) == ["ann"]
     with pytest.raises(InvalidRequest, match="much worse than what answers today for the keys ann"):
@@ -358,3 +364,28 @@ def check_whole(path: Path) -> None:
             assert not gates.read(gate_name(row.task)).closed
     assert len(registry.students("promoted")) <= 1
     database.close()
+
+
+def test_the_stated_saving_is_less_the_time_of_this_machine(store: ExampleStore) -> None:
+    """Where that has a price: a training a month, and every answer of a student that writes."""
+    task = fill(store, 250)
+    train(store, task, SETTINGS, words)
+    student = start_shadow(store, task)
+    catch_up(store, student, words)
+    [free] = prospects(store)
+    assert free.machine_usd_per_month is None and free.saves_usd_per_month > 0 and "machine" not in free.line
+    store.usd_per_hour = 3600.0
+    [priced] = prospects(store)
+    training = sum(one.seconds for one in student.card.report) / (os.cpu_count() or 1)
+    assert training > 0 and priced.machine_usd_per_month == pytest.approx(training)
+    assert priced.saves_usd_per_month == pytest.approx(free.saves_usd_per_month - training)
+    assert "for its training and answers on this machine" in priced.line
+
+    writes = replace(student, model=replace(student.model, rung="lora"))
+    assert machine_usd_per_month(store, writes) is None  # what its answers take is not known
+    add_evidence(store, (student.id, 9999, "k", None, 0, 1))
+    store.database.execute("UPDATE evidence SET nano_usd = 2000000")
+    answers = 0.002 * monthly_requests(store, task)
+    assert machine_usd_per_month(store, writes) == pytest.approx(training + answers)
+    store.usd_per_hour = 0.0
+    assert "the time that it takes on this machine is not counted" in replace(free, rung="lora").line

@@ -12,15 +12,23 @@ from msgspec import Struct
 
 from headrace.adapt.alerts import Alert, latest_alerts
 from headrace.adapt.checkpoints import RunningTraining, running_trainings
-from headrace.adapt.evidence import Standing
+from headrace.adapt.comparisons import (
+    Compare,
+    Labeled,
+    PairLabel,
+    PairToLabel,
+    give_labels,
+    pairs_to_label,
+)
 from headrace.adapt.examples import ExampleStore, Forgotten
 from headrace.adapt.promotion import AUDIT, SHARE, incumbent_of, promote, roll_back, start_shadow
 from headrace.adapt.registry import Card, Decision, Registry
 from headrace.adapt.rungs.served import remove_adapters
-from headrace.adapt.shadow import Prospect, Written, catch_up, prospects
+from headrace.adapt.shadow import Prospect, Written, catch_up, prospects, tell_ready
 from headrace.adapt.tasks import Embed
 from headrace.config.adapt_settings import AdaptSettings
 from headrace.errors import InvalidRequest
+from headrace.evals.paired_evidence import Standing
 from headrace.gateway.gate import GateStore
 from headrace.gateway.routes import Route, plain_route
 
@@ -117,6 +125,33 @@ def rename(store: ExampleStore, task: str, name: str) -> None:
     store.rename(wanted.id, shown)
 
 
+EVALUATORS = ("equal", "judge", "auto")
+
+
+def evaluate_by(store: ExampleStore, task: str, evaluator: str) -> None:
+    """Say what compares students of a task that are trained from now on with the incumbent: equality, a
+    judge, or whichever fits."""
+    if evaluator not in EVALUATORS:
+        raise InvalidRequest(
+            f"evaluator is {evaluator!r:.40}, it must be one of {', '.join(EVALUATORS)}", param="evaluator"
+        )
+    store.evaluate_by(store.task(task).id, "" if evaluator == "auto" else evaluator)
+
+
+def to_label(store: ExampleStore, task: str, limit: int) -> list[PairToLabel]:
+    """Pairs of answers of a task's student that people should compare, in their order."""
+    return pairs_to_label(store.database, store.task(task).id, limit)
+
+
+def label(store: ExampleStore, task: str, labels: Sequence[PairLabel], who: str) -> Labeled:
+    """See `headrace adapt label`. A person is told where the student is ready by that."""
+    wanted = store.task(task).id
+    found = give_labels(store.database, wanted, labels, who)
+    if found.state == "ready":
+        tell_ready(store, Registry(store.database).student(wanted, "ready"))
+    return found
+
+
 def forget(store: ExampleStore, key: str | None, reply: str | None) -> Forgotten:
     """See `headrace adapt forget`; with neither all is deleted."""
     gone = store.forget(key, reply)
@@ -126,11 +161,17 @@ def forget(store: ExampleStore, key: str | None, reply: str | None) -> Forgotten
 
 
 def shadow(
-    store: ExampleStore, task: str, embed: Embed, who: str, written: Written | None = None
+    store: ExampleStore,
+    task: str,
+    embed: Embed,
+    who: str,
+    written: Written | None = None,
+    judge: str | None = None,
+    compare: Compare | None = None,
 ) -> Shadowed:
-    """See `headrace adapt shadow`."""
-    student = start_shadow(store, store.task(task).id, who)
-    said = catch_up(store, student, embed, written)
+    """See `headrace adapt shadow`; `judge` is the model by which `compare` does so."""
+    student = start_shadow(store, store.task(task).id, who, judge)
+    said = catch_up(store, student, embed, written, compare)
     found = [one for one in prospects(store) if one.student == student.id]
     return Shadowed(standing=said, prospect=found[0] if found else None)
 

@@ -29,7 +29,7 @@ from headrace.adapt.traffic import TrafficHandler
 from headrace.config.adapt_settings import AdaptSettings
 from headrace.engine.turns import BATCH_PRIORITY
 from headrace.errors import HeadraceError, UsageError
-from headrace.gateway.gate import GateStore
+from headrace.gateway.gate import Gate, GateStore
 from headrace.gateway.routes import Route
 from headrace.inference.accounts import Account
 from headrace.inference.call_context import CallContext, new_request_id
@@ -51,11 +51,17 @@ class Adapting:
     event loop; `close` it there."""
 
     def __init__(
-        self, settings: AdaptSettings, store: Path | None, runner: ModelRunner, gates: GateStore
+        self,
+        settings: AdaptSettings,
+        store: Path | None,
+        runner: ModelRunner,
+        gates: GateStore,
+        usd_per_hour: float = 0.0,
     ) -> None:
+        """`usd_per_hour` is the price of this machine, 0 where it has none."""
         self._settings, self._gates = settings, gates
         self.database = open_adapt(store)
-        self._store, self._registry = ExampleStore(self.database), Registry(self.database)
+        self._store, self._registry = ExampleStore(self.database, usd_per_hour), Registry(self.database)
         self._background = runner.urgent(BATCH_PRIORITY)
         self.actions = ServedActions(
             self._store, settings, gates, self._background, store and adapt_file(store)
@@ -63,6 +69,7 @@ class Adapting:
         self.collector = Collector(self._store, settings, self._background, self._stored)
         self._webhook = Webhook(self.database, settings)
         self._promotions = Promotions(settings, self.collector, runner)
+        self._promotions.verdicts = self.actions.judge.verdicts
         self._handler: TrafficHandler | None = None
         self._shadowed: set[str] = set()
         self._told: set[str] = set()
@@ -96,6 +103,7 @@ class Adapting:
 
     async def _start(self) -> None:
         if self._watching is None:
+            self.actions.judge.begin()
             self._watching = asyncio.ensure_future(self._watch())
             await self._look()
 
@@ -138,8 +146,12 @@ class Adapting:
         for row in self._registry.students("promoted"):
             gate = self._gates.read(gate_name(row.task))
             if gate.closed:
-                roll_back(self._store, row.task, why=gate.closed, student=row.id)
-                said = f"the student {row.id} of task {row.task} is rolled back: {gate.closed}"
+                why = closed_because(gate)
+                roll_back(self._store, row.task, why=why, student=row.id)
+                said = (
+                    f"student {row.id} of task {row.task} is rolled back: {why}; the large model answers "
+                    f"again, and `headrace adapt train {row.task}` learns from what came since"
+                )
                 raise_alert(self.database, "rolled_back", row.task, row.id, said)
                 continue
             known = before.get(row.task)
@@ -204,11 +216,18 @@ class Adapting:
             check_drift(self._store, row, later)
             if row.state == "promoted":
                 continue
-            if judge(self._registry, row, later, self.actions.written_now) == "ready":
+            asked = self.actions.written_now, self.actions.judge.compare
+            if judge(self._registry, row, later, *asked) == "ready":
                 tell_ready(self._store, row)
 
-    def check(self, serves: Callable[[str], bool]) -> None:
-        """UsageError where a model that the loop needs is not served."""
+    def check(self, serves: Callable[[str], bool], is_remote: Callable[[str], bool]) -> None:
+        """UsageError where a model that the loop needs is not served; the judge may be a provider's."""
+        name = self._settings.judge
+        if name is not None and not serves(name) and not is_remote(name):
+            raise UsageError(
+                f"adapt.judge is {name!r}, which is not served: add [models.{name}], start with "
+                "--load-on-demand, or name PROVIDER/MODEL of a table of [providers]"
+            )
         wanted = {"detector": self._settings.detector, "encoder": self._settings.encoder}
         if self._settings.base is not None:
             wanted["base"] = self._settings.base
@@ -251,6 +270,7 @@ class Adapting:
     async def close(self) -> None:
         """Store what waits, and close the file."""
         await self.collector.close()
+        self.actions.judge.close()
         if self._judging is not None:
             await asyncio.wait([self._judging], timeout=CLOSING_S)
         running = [one for one in (self._watching, self._judging, self._syncing) if one is not None]
@@ -259,3 +279,14 @@ class Adapting:
         await asyncio.gather(*running, return_exceptions=True)
         self.actions.close()
         await asyncio.to_thread(self.database.close)
+
+
+def closed_because(gate: Gate) -> str:
+    """Why a student may not answer any more."""
+    if gate.calibration is None or not gate.audited:
+        return gate.closed
+    most = gate.calibration.certificate.risk
+    return (
+        f"{gate.wrong:,} of {gate.audited:,} of its answers that were checked were wrong, more than the "
+        f"{most:.1%} of its certificate"
+    )

@@ -190,6 +190,14 @@ def _state(kept: KeptTraining, parts: Split) -> FitState | None:
 
 def _digest(examples: Sequence[TaskExample], settings: AdaptSettings, rung: Rung | None) -> str:
     """Of examples, answers and settings: what makes a student another one."""
-    known = (settings.margin, settings.alpha, settings.encoder, settings.base, settings.student, rung)
+    known = (
+        settings.margin,
+        settings.alpha,
+        settings.encoder,
+        settings.base,
+        settings.student,
+        rung,
+        settings.judge,
+    )
     text = f"{data_digest(examples)} {known}"
     return hashlib.sha256(text.encode()).hexdigest()

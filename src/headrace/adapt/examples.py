@@ -82,7 +82,7 @@ class Forgotten(Struct, frozen=True):
 
 
 class TaskRow(Struct, frozen=True, kw_only=True):
-    """A task with what came in for it."""
+    """A task with what came in for it. `evaluator` is what a person has chosen, "" where nobody has."""
 
     id: str
     name: str
@@ -95,6 +95,7 @@ class TaskRow(Struct, frozen=True, kw_only=True):
     nano_usd: int
     first_s: float
     last_s: float
+    evaluator: str = ""
 
 
 _COLUMNS = tuple(name for name in Example.__struct_fields__ if name != "id")
@@ -106,24 +107,33 @@ _INSERT = (
 class ExampleStore:
     """Reads and writes the file. Every call may raise StoreError; not for the event loop."""
 
-    def __init__(self, database: Database) -> None:
-        self.database = database
+    def __init__(self, database: Database, usd_per_hour: float = 0.0) -> None:
+        """`usd_per_hour` is the price of this machine, 0 where it has none."""
+        self.database, self.usd_per_hour = database, usd_per_hour
         self._added = 0
         self.has_deleted = False
 
     def add(self, print_: Fingerprint, example: Example, *, retention_s: float, max_of_key: int) -> bool:
         """Keep an example: all of it or nothing. False where there are too many tasks."""
         with self.database.transaction() as connection:
-            known = connection.execute("SELECT 1 FROM tasks WHERE id = ?", (print_.id,)).fetchall()
+            texts = (print_.template, ", ".join(print_.tools), print_.form)
+            known = connection.execute(
+                "SELECT template, tools, form FROM tasks WHERE id = ?", (print_.id,)
+            ).fetchall()
+            if known and known[0] != texts:  # it is of an earlier time, and was deleted since
+                connection.execute(
+                    "UPDATE tasks SET template = ?, tools = ?, form = ? WHERE id = ?", (*texts, print_.id)
+                )
             if not known:
                 [(count,)] = connection.execute("SELECT count(*) FROM tasks").fetchall()
                 if count >= MAX_TASKS:
                     return False
                 connection.execute(
-                    "INSERT INTO tasks VALUES (?, ?, ?, ?, ?, ?, '', 0, ?)",
+                    "INSERT INTO tasks (id, key_group, endpoint, template, tools, form, name, is_named, "
+                    "created_s) VALUES (?, ?, ?, ?, ?, ?, '', 0, ?)",
                     (
-                        *(print_.id, print_.group, print_.endpoint, print_.template),
-                        *(", ".join(print_.tools), print_.form, example.at_s),
+                        *(print_.id, print_.group, print_.endpoint),
+                        *(*texts, example.at_s),
                     ),
                 )
             connection.execute(
@@ -142,7 +152,8 @@ class ExampleStore:
 
     def trim(self, before_s: float, max_of_key: int) -> int:
         """Delete what is older than that, and of each key all but the newest `max_of_key`; tasks without any
-        example go with them, and the words that name groups. How many examples it was."""
+        example go with them, and the words that name groups. Of those that a person has named, or that have a
+        student, what their programs have said goes. How many examples it was."""
         with self.database.transaction() as connection:
             gone = connection.execute("DELETE FROM examples WHERE at_s < ?", (before_s,)).rowcount
             for (key,) in connection.execute("SELECT DISTINCT key_name FROM examples").fetchall():
@@ -156,7 +167,11 @@ class ExampleStore:
                 "DELETE FROM tasks WHERE is_named = 0 AND id NOT IN (SELECT task FROM examples) "
                 "AND id NOT IN (SELECT task FROM students)"
             )
-        self.has_deleted |= gone > 0
+            wiped = connection.execute(
+                "UPDATE tasks SET template = '', tools = '', form = '', name = iif(is_named, name, '') "
+                "WHERE template || tools || form != '' AND id NOT IN (SELECT task FROM examples)"
+            ).rowcount
+        self.has_deleted |= gone + wiped > 0
         return gone
 
     def rewrite(self, *, always: bool = False) -> None:
@@ -217,7 +232,7 @@ class ExampleStore:
         rows = self.database.query(
             """SELECT one.id, one.name, one.key_group, one.endpoint, one.template, one.tools, one.form,
             count(example.id), coalesce(sum(example.nano_usd), 0), coalesce(min(example.at_s), one.created_s),
-            coalesce(max(example.at_s), one.created_s)
+            coalesce(max(example.at_s), one.created_s), one.evaluator
             FROM tasks one LEFT JOIN examples example ON example.task = one.id
             GROUP BY one.id ORDER BY 9 DESC, 8 DESC, 1"""
         )
@@ -238,6 +253,10 @@ class ExampleStore:
     def rename(self, task: str, name: str) -> None:
         """Give a task a name that stays."""
         self.database.execute("UPDATE tasks SET name = ?, is_named = 1 WHERE id = ?", (name, task))
+
+    def evaluate_by(self, task: str, evaluator: str) -> None:
+        """Say what compares students of a task with the incumbent."""
+        self.database.execute("UPDATE tasks SET evaluator = ? WHERE id = ?", (evaluator, task))
 
     def export(self, key_name: str | None = None) -> list[dict[str, Any]]:
         """All that is kept of a key, or of all, as it would be written to JSON."""

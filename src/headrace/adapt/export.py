@@ -14,15 +14,19 @@ _TABLES = {
     "task": (
         "tasks",
         "id",
-        ("id", "key_group", "endpoint", "template", "tools", "form", "name", "created_s"),
+        ("id", "key_group", "endpoint", "template", "tools", "form", "name", "evaluator", "created_s"),
     ),
     "group": ("task_groups", "task", ("task", "number", "name", "size", "encoder")),
     "decision": ("decisions", "task", ("at_s", "task", "student", "what", "who", "detail")),
     "alert": ("alerts", "task", ("id", "at_s", "kind", "task", "student", "text", "delivered_s")),
     "training": ("trainings", "task", ("task", "student", "started_s", "updated_s", "stage")),
 }
-_STUDENT = ("id", "task", "created_s", "state", "threshold", "share", "audit", "route", "promoted_s")
-_EVIDENCE = ("student", "example", "key_name", "task_group", "difference", "is_answered")
+_STUDENT = ("id", "task", "created_s", "state", "threshold", "share", "audit", "route", "promoted_s", "judge")
+_EVIDENCE = (
+    *("student", "example", "key_name", "task_group", "difference", "is_answered"),
+    *("was_asked", "score", "person"),
+)
+_COMPARED = ("student", "example", "at_s", "answer", "verdict", "label", "labeled_s", "labeled_by")
 
 
 def everything(store: ExampleStore, key_name: str | None = None) -> list[dict[str, Any]]:
@@ -43,6 +47,15 @@ def everything(store: ExampleStore, key_name: str | None = None) -> list[dict[st
         {"record": "evidence", **dict(zip(_EVIDENCE, row, strict=True))}
         for row in rows
         if key_name in (None, row[2])
+    ]
+    pairs = store.database.query(
+        f"SELECT one.key_name, {', '.join(f'pair.{name}' for name in _COMPARED)} FROM comparisons pair "
+        "JOIN examples one ON one.id = pair.example ORDER BY pair.student, pair.example"
+    )
+    found += [
+        {"record": "comparison", **dict(zip(_COMPARED, row, strict=True))}
+        for key, *row in pairs
+        if key_name in (None, key)
     ]
     if key_name is None:
         found += [{"record": "dropped", "reason": one, "count": n} for one, n in store.dropped().items()]

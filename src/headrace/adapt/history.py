@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from headrace.adapt.comparisons import JudgeProgress, progress_of
 from headrace.adapt.diagnosis import FailureMode, failures
-from headrace.adapt.evidence import PairCounts, capital, lower_bound, turned
 from headrace.adapt.examples import ExampleStore
 from headrace.adapt.registry import STATES, Card, Decision, Registry, State, StudentRow
-from headrace.adapt.shadow import monthly_usd, worse_slices
+from headrace.adapt.shadow import machine_usd_per_month, monthly_usd, worse_slices
+from headrace.evals.calibrated_evidence import (
+    JudgeCalibration,
+    bounds_of,
+    judged_capital,
+    judged_difference,
+    judged_lower_bound,
+    judged_upper_bound,
+)
+from headrace.evals.paired_evidence import PairCounts, capital, lower_bound, turned
 
 SHOWN = 10
 """Students."""
@@ -47,6 +56,7 @@ class StudentView(Struct, frozen=True, kw_only=True):
     audit: float
     route: str
     promoted_s: float | None
+    judge: JudgeProgress | None = None
 
 
 class TaskHistory(Struct, frozen=True, kw_only=True):
@@ -86,20 +96,41 @@ def evidence_of(counts: PairCounts, margin: float, alpha: float) -> PairedEviden
     )
 
 
+def judged_evidence(
+    counts: PairCounts, labels: JudgeCalibration, margin: float, alpha: float
+) -> PairedEvidence:
+    """What the verdicts of a judge say, as far as people's labels trust it."""
+    bounds = bounds_of(labels, margin, alpha)
+    return PairedEvidence(
+        better=counts.better,
+        same=counts.same,
+        worse=counts.worse,
+        capital=judged_capital(counts, bounds),
+        needed=bounds.needed,
+        difference=judged_difference(counts, labels),
+        lower=judged_lower_bound(counts, labels, alpha),
+        upper=judged_upper_bound(counts, labels, alpha),
+    )
+
+
 def _view(store: ExampleStore, registry: Registry, one: StudentRow, monthly: float) -> StudentView:
     counts, answered = registry.counts(one.id)
+    evidence = evidence_of(counts, one.card.margin, one.card.alpha)
+    if one.is_judged:
+        evidence = judged_evidence(counts, registry.calibration(one.id), one.card.margin, one.card.alpha)
     part = answered / counts.total if counts.total else one.card.share
     return StudentView(
         id=one.id,
         state=one.state,
         created_s=one.created_s,
         card=one.card,
-        evidence=evidence_of(counts, one.card.margin, one.card.alpha),
+        evidence=evidence,
         answered=part,
-        saves_usd_per_month=monthly * part,
+        saves_usd_per_month=monthly * part - (machine_usd_per_month(store, one) or 0.0),
         slices=worse_slices(store, one),
         share=one.share,
         audit=one.audit,
         route=one.route,
         promoted_s=one.promoted_s,
+        judge=progress_of(registry, one) if one.is_judged else None,
     )

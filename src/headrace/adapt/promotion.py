@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 
 from headrace.adapt.examples import ExampleStore
 from headrace.adapt.exposure import exposure_of, unasked
-from headrace.adapt.ladder import STUDENT, certified
+from headrace.adapt.ladder import CASCADE, CONFIDENCE, STUDENT, certified, gate_name
 from headrace.adapt.registry import Registry, StudentRow, person
 from headrace.adapt.shadow import monthly_usd, worse_keys, worse_slices
 from headrace.errors import InvalidRequest
-from headrace.gateway.gate import GateStore, identity
+from headrace.gateway.certificate import upper_bound
+from headrace.gateway.gate import Calibration, GateStore, calibrate, identity
 from headrace.gateway.routes import Route
 
 AUDIT = 0.02
 SHARE = 0.1
 PLAIN = ("ordered", "fixed")
+MOST_WORSE = 0.5
+"""Part of a student's answers that its judge may find worse."""
 
 
 def incumbent_of(store: ExampleStore, task: str) -> str:
@@ -29,12 +33,23 @@ def incumbent_of(store: ExampleStore, task: str) -> str:
     return str(rows[0][0])
 
 
-def start_shadow(store: ExampleStore, task: str, who: str | None = None) -> StudentRow:
-    """Let the newest student of a task be judged by what comes. InvalidRequest where there is none."""
+def start_shadow(
+    store: ExampleStore, task: str, who: str | None = None, judge: str | None = None
+) -> StudentRow:
+    """Let the newest student of a task be judged by what comes, by the model `judge` where that is a matter
+    of judgment. InvalidRequest where there is none."""
     registry = Registry(store.database)
     student = registry.student(task, "trained", "shadow", "ready")
-    registry.move(student, ("trained",), "shadow", "", who=who or person())
-    return student
+    more: dict[str, str] = {}
+    if student.is_judged and student.state == "trained":
+        if judge is None:
+            raise InvalidRequest(
+                f"student {student.id} of task {task} is compared by a judge: name a model in adapt.judge",
+                param="task",
+            )
+        more["judge"] = judge
+    registry.move(student, ("trained",), "shadow", more.get("judge", ""), who=who or person(), **more)
+    return registry.student(task, "shadow", "ready")
 
 
 def promote(
@@ -87,7 +102,10 @@ def promote(
         )
     large = identity(route.targets[0])
     name = STUDENT + student.id
-    calibration = certified(task, name, student.card.weights, student.pairs, student.card.risk, large)
+    if student.is_judged:
+        calibration = _certified_by_judge(registry, student, large)
+    else:
+        calibration = certified(task, name, student.card.weights, student.pairs, student.card.risk, large)
     # The gate first: a promotion without one has no effect, a gate without promotion neither.
     gates.save(calibration)
     detail = (
@@ -116,6 +134,32 @@ def promote(
         for before in earlier:
             registry.move(before, ("promoted",), "replaced", f"by {student.id}", who=who)
     return registry.student(task, "promoted")
+
+
+def _certified_by_judge(registry: Registry, student: StudentRow, large: str) -> Calibration:
+    """What is certified is in how many answers at most the judge finds the student's worse: audits, which it
+    judges, too, then find out where they are more."""
+    pairs = registry.judged_pairs(student.id)
+    wrong = sum(one.is_wrong for one in pairs)
+    bound = upper_bound(wrong, len(pairs), CONFIDENCE) if pairs else 1.0
+    risk = math.ceil(bound * 100 + 0.5) / 100
+    if risk > MOST_WORSE:
+        raise InvalidRequest(
+            f"the judge finds {wrong:,} of {len(pairs):,} answers of student {student.id} worse, so that "
+            f"{bound:.0%} of all may be; at most {MOST_WORSE:.0%} may",
+            param="task",
+        )
+    return calibrate(
+        pairs,
+        route=gate_name(student.task),
+        settings=CASCADE,
+        task=student.task,
+        small=f"local {STUDENT}{student.id} {student.card.weights}",
+        large=large,
+        risk=risk,
+        confidence=CONFIDENCE,
+        threshold=student.threshold,
+    )
 
 
 def _exposed(student: StudentRow, canaries: Sequence[str]) -> list[str]:

@@ -11,15 +11,17 @@ from typing import Any, Final, Literal, get_args
 import msgspec
 from msgspec import Struct
 
-from headrace.adapt.evidence import PairCounts
 from headrace.adapt.ladder import RungResult, Split, TaskExample, data_digest
-from headrace.adapt.students import LADDER, Rung, StudentModel
+from headrace.adapt.students import LADDER, LEAST_SCORE, Rung, StudentModel
 from headrace.errors import InvalidRequest
+from headrace.evals.calibrated_evidence import JudgeCalibration, calibration_of
+from headrace.evals.paired_evidence import PairCounts
 from headrace.gateway.gate import Pair
 from headrace.storage.database import Database
 
 State = Literal["trained", "shadow", "ready", "inferior", "promoted", "rolled_back", "replaced"]
 STATES: Final[tuple[State, ...]] = get_args(State)
+Evaluator = Literal["equal", "judge"]
 
 
 class RungReport(Struct, frozen=True, kw_only=True):
@@ -39,7 +41,8 @@ class Card(Struct, frozen=True, kw_only=True):
     """What a student was made of. `rungs` has of each kind that was tried the part of later examples that it
     may answer, and of what it said the part that was right; `skipped` why others were not; `report` has all
     of them. `exposed` is what it gives away of its lessons, `canaries` digests of those of the settings that
-    were searched for; `lineage` the models of this machine that it was made of."""
+    were searched for; `lineage` the models of this machine that it was made of. `evaluator` is what compares
+    it with the incumbent: equality, or a judge, where `share` is not certified."""
 
     rung: str
     encoder: str
@@ -63,11 +66,12 @@ class Card(Struct, frozen=True, kw_only=True):
     skipped: dict[str, str] = {}
     lineage: dict[str, str] = {}
     report: list[RungReport] = []
+    evaluator: Evaluator = "equal"
 
 
 class StudentRow(Struct, frozen=True, kw_only=True):
     """A student with its standing. `last_example` is the last that it has seen in any way; `route` is the
-    model whose requests it gets, of which a part `share`."""
+    model whose requests it gets, of which a part `share`; `judge` the model that compares its answers."""
 
     id: str
     task: str
@@ -83,6 +87,12 @@ class StudentRow(Struct, frozen=True, kw_only=True):
     audit: float
     route: str
     promoted_s: float | None
+    judge: str = ""
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether a judge compares its answers with the incumbent's."""
+        return self.card.evaluator == "judge"
 
 
 class Decision(Struct, frozen=True, kw_only=True):
@@ -109,8 +119,10 @@ class Registry:
     def add(
         self, task: str, student: str, chosen: RungResult, card: Card, pairs: list[Pair], encoder: str
     ) -> None:
-        """Keep a new student; it takes the place of earlier ones of the task that are not promoted."""
-        assert chosen.calibration is not None
+        """Keep a new student; it takes the place of earlier ones of the task that are not promoted. One that
+        a judge compares has no certificate yet: all of its answers are taken."""
+        certified = chosen.calibration
+        assert certified is not None or card.evaluator == "judge"
         with self.database.transaction() as connection:
             connection.execute(
                 "UPDATE students SET state = 'replaced' WHERE task = ? AND state IN "
@@ -122,7 +134,7 @@ class Registry:
                 "pairs, card) VALUES (?, ?, ?, 'trained', ?, ?, ?, ?, ?, ?)",
                 (
                     *(student, task, time.time(), encoder, card.last_example),
-                    chosen.calibration.certificate.threshold,
+                    LEAST_SCORE if certified is None else certified.certificate.threshold,
                     *(msgspec.msgpack.encode(one) for one in (chosen.model, pairs, card)),
                 ),
             )
@@ -196,6 +208,28 @@ class Registry:
         known = {int(one): (int(n), int(answered)) for one, n, answered in rows}  # type: ignore[call-overload]
         better, same, worse = (known.get(one, (0, 0)) for one in (1, 0, -1))
         return PairCounts(better[0], same[0], worse[0]), better[1] + same[1] + worse[1]
+
+    def calibration(self, student: str) -> JudgeCalibration:
+        """What people's labels say about the judge of a student."""
+        rows = self.database.query(
+            "SELECT was_asked, difference, person FROM evidence WHERE student = ? ORDER BY example",
+            (student,),
+        )
+        return calibration_of((bool(asked), said, person) for asked, said, person in rows)  # type: ignore[arg-type]
+
+    def nano_usd_of_answer(self, student: str) -> float | None:
+        """What an answer of a student takes of this machine by the mean; None where that is not known."""
+        [(mean,)] = self.database.query("SELECT avg(nano_usd) FROM evidence WHERE student = ?", (student,))
+        return None if mean is None else float(mean)
+
+    def judged_pairs(self, student: str) -> list[Pair]:
+        """What a judged student has answered, with its scores; wrong is what the judge found worse."""
+        rows = self.database.query(
+            "SELECT score, difference FROM evidence WHERE student = ? AND is_answered AND score IS NOT NULL "
+            "ORDER BY example",
+            (student,),
+        )
+        return [Pair(score=score, is_wrong=said == -1) for score, said in rows]  # type: ignore[arg-type]
 
 
 def _row(row: tuple[Any, ...]) -> StudentRow:

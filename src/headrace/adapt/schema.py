@@ -137,6 +137,30 @@ ADAPT_MIGRATIONS: Mapping[str, Sequence[str]] = {
         ) WITHOUT ROWID""",
     ),
     "retention": ("ALTER TABLE students ADD COLUMN oldest_s REAL",),  # of the questions that a student keeps
+    "judge": (
+        "ALTER TABLE tasks ADD COLUMN evaluator TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE students ADD COLUMN judge TEXT NOT NULL DEFAULT ''",
+        # Numbers, which stay where examples go: whether a judge was asked, and what a person prefers.
+        "ALTER TABLE evidence ADD COLUMN was_asked INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE evidence ADD COLUMN score REAL",
+        "ALTER TABLE evidence ADD COLUMN person INTEGER",
+        "ALTER TABLE evidence ADD COLUMN nano_usd INTEGER",
+        """CREATE TABLE comparisons (
+            student TEXT NOT NULL REFERENCES students (id) ON DELETE CASCADE,
+            example INTEGER NOT NULL REFERENCES examples (id) ON DELETE CASCADE,
+            place BLOB NOT NULL,
+            at_s REAL NOT NULL,
+            answer TEXT NOT NULL,
+            verdict TEXT NOT NULL,
+            nano_usd INTEGER NOT NULL,
+            label TEXT,
+            labeled_s REAL,
+            labeled_by TEXT,
+            PRIMARY KEY (student, example)
+        ) WITHOUT ROWID""",
+        "CREATE INDEX comparisons_by_example ON comparisons (example)",
+        "CREATE INDEX comparisons_by_time ON comparisons (at_s)",
+    ),
 }
 
 

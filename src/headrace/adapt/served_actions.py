@@ -14,10 +14,12 @@ from msgspec.structs import replace
 
 from headrace.adapt import actions
 from headrace.adapt.checkpoints import note_live_traffic
+from headrace.adapt.comparisons import PairLabel, PairToLabel
 from headrace.adapt.diagnosis import diagnose
 from headrace.adapt.examples import ExampleStore, Forgotten
 from headrace.adapt.export import everything
 from headrace.adapt.history import history
+from headrace.adapt.judging import ServedJudge
 from headrace.adapt.kmeans import Floats
 from headrace.adapt.ladder import TaskExample
 from headrace.adapt.registry import StudentRow
@@ -70,6 +72,7 @@ class ServedActions:
         self._computing, self._training, self._closed = asyncio.Lock(), asyncio.Lock(), False
         self._sweeps = 0
         self.adapters = ServedAdapters(file)
+        self.judge = ServedJudge(store.database, settings.judge_pairs)
         self.weights_of: Callable[[str], Path] | None = None
         """The folder of a served model that adapters can be trained on."""
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -210,9 +213,29 @@ class ServedActions:
     async def shadow(self, task: str, who: str) -> Struct:
         """See `headrace adapt shadow`."""
         self.loop = asyncio.get_running_loop()
+        self.judge.begin()
+        judged = self._settings.judge, self.judge.compare
         return await self._compute(
-            lambda embed: actions.shadow(self._store, task, embed, who, self.written_now)
+            lambda embed: actions.shadow(self._store, task, embed, who, self.written_now, *judged)
         )
+
+    async def to_label(self, task: str, limit: int) -> list[PairToLabel]:
+        """See `actions.to_label`."""
+        return await self._run(lambda: actions.to_label(self._store, task, limit))
+
+    async def label(self, task: str, labels: Sequence[PairLabel], who: str) -> Struct:
+        """See `headrace adapt label`."""
+        return await self._run(lambda: actions.label(self._store, task, labels, who))
+
+    async def evaluate_by(self, task: str, evaluator: str) -> list[TaskView]:
+        """Say what compares students of a task with the incumbent; the task as it is then."""
+
+        def said() -> list[TaskView]:
+            actions.evaluate_by(self._store, task, evaluator)
+            wanted = self._store.task(task).id
+            return [one for one in task_views(self._store) if one.id == wanted]
+
+        return await self._run(said)
 
     async def promote(
         self,

@@ -6,6 +6,7 @@ not sure of the incumbent answers, a part of its answers is audited, and its gat
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import math
 import time
@@ -16,13 +17,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headrace.adapt.collector import Collector
+from headrace.adapt.comparisons import AnswerPair, JudgedPair, conversation_text
 from headrace.adapt.fingerprint import fingerprint
 from headrace.adapt.kmeans import Floats
 from headrace.adapt.ladder import CASCADE, STUDENT, gate_name
 from headrace.adapt.registry import StudentRow
 from headrace.adapt.rungs.names import is_of_student, student_model
 from headrace.adapt.rungs.word_states import tagged
-from headrace.adapt.students import LEAST_SCORE, MAX_TOKENS, Student, StudentAnswer
+from headrace.adapt.students import LEAST_SCORE, MAX_TOKENS, Student, StudentAnswer, is_same
 from headrace.adapt.tasks import unit
 from headrace.adapt.traffic import is_answered_whole
 from headrace.chat.messages import Message
@@ -31,8 +33,9 @@ from headrace.config.adapt_settings import AdaptSettings
 from headrace.engine.request import Timing, Usage
 from headrace.errors import HeadraceError, InvalidRequest, ModelNotFound
 from headrace.gateway.labels import question_of
-from headrace.gateway.routes import LocalTarget, Route, plain_route
-from headrace.inference.call_context import CallContext
+from headrace.gateway.routes import LocalTarget, Route, Worse, plain_route
+from headrace.inference.accounts import Account
+from headrace.inference.call_context import CallContext, new_request_id
 from headrace.inference.events import (
     OutputDelta,
     OutputFinished,
@@ -50,13 +53,18 @@ from headrace.inference.requests import (
     GenerationRequest,
     InferenceRequest,
 )
+from headrace.inference.result import ChoiceResult
 from headrace.providers.remote_attempt import prompt_tokens
+from headrace.storage.keys import KeyLimits
 from headrace.tasks.embed import EmbedOptions, embed_texts
 from headrace.tasks.pii.operators import PLACEHOLDER
 
 GROW_EVERY = 20
 """Audits after which the part of the requests that a student gets is doubled."""
 MAX_OPEN = 1024
+
+
+Verdicts = Callable[[StudentRow, Sequence[AnswerPair]], Sequence[JudgedPair]]
 
 
 class Promotion(Struct, frozen=True):
@@ -92,6 +100,8 @@ class Promotions:
     ) -> None:
         self._settings, self._collector = settings, collector
         self.runner = runner
+        self.verdicts: Verdicts | None = None
+        """What judges say of pairs; from a thread."""
         self.known: dict[str, Promotion] = {}
         self._open: dict[str, _Asked] = {}
 
@@ -136,7 +146,27 @@ class Promotions:
             hedge=False,
         )
         targets = (LocalTarget(STUDENT + found.row.id), *route.targets)
-        return replace(route, targets=targets, settings=settings, gate=gate_name(found.row.task))
+        worse = self._worse(found, redacted) if found.row.is_judged else None
+        return replace(route, targets=targets, settings=settings, gate=gate_name(found.row.task), worse=worse)
+
+    def _worse(self, found: Promotion, redacted: GenerationRequest) -> Worse:
+        """What compares an answer of a student that is judged with the incumbent's, in audits: neither has
+        personal data when the judge reads it."""
+
+        async def worse(small: ChoiceResult, large: ChoiceResult) -> bool | None:
+            call = CallContext(request_id=new_request_id(), account=Account("", KeyLimits()), background=True)
+            texts = (small.output.content or "", large.output.content or "")
+            if is_same(*texts):
+                return False
+            both = CompletionRequest(id=call.request_id, prompts=texts)
+            safe = await self._collector.redacted(both, call)
+            if self.verdicts is None or not isinstance(safe, CompletionRequest):
+                return None
+            pair = AnswerPair(prompt_text(redacted), *map(str, safe.prompts))
+            [said] = await asyncio.to_thread(self.verdicts, found.row, [pair])
+            return None if said.verdict == "refused" else said.verdict == "worse"
+
+        return worse
 
     def taken(self, request: InferenceRequest) -> _Asked | None:
         """What a student is asked by a request that was rerouted; None for all others. Nobody else's request
@@ -145,6 +175,13 @@ class Promotions:
             return None
         found = self._open.pop(request.id, None)
         return found if found is not None and request.model == STUDENT + found.promotion.row.id else None
+
+
+def prompt_text(request: GenerationRequest) -> str:
+    """What was asked, as a judge reads it."""
+    if not isinstance(request, ChatRequest):
+        return question_of(request)
+    return conversation_text([(one.role, one.content or "") for one in request.messages])
 
 
 def _wants_text(request: GenerationRequest) -> bool:

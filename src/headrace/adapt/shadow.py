@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from sqlite3 import Connection
 
+import numpy as np
 from msgspec import Struct
 
 from headrace.adapt.alerts import raise_alert
-from headrace.adapt.evidence import Standing, lower_bound, standing
+from headrace.adapt.comparisons import (
+    VALUES,
+    AnswerPair,
+    Compare,
+    JudgedPair,
+    JudgeProgress,
+    keep,
+    progress_of,
+    prompt_of,
+)
 from headrace.adapt.examples import ExampleStore
 from headrace.adapt.ladder import TaskExample, task_examples
 from headrace.adapt.registry import Registry, State, StudentRow
-from headrace.adapt.students import Student, StudentAnswer, is_same
+from headrace.adapt.students import RUNGS, Student, StudentAnswer, is_same
 from headrace.adapt.tasks import Embed, embed_examples
+from headrace.evals.calibrated_evidence import (
+    bounds_of,
+    judged_difference,
+    judged_lower_bound,
+    judged_standing,
+)
+from headrace.evals.paired_evidence import PairCounts, Standing, lower_bound, standing
 from headrace.gateway.drift import DriftAlarm
 
 LEAST_PAIRS = 20
@@ -26,8 +45,9 @@ MONTH_S = 30 * 86_400.0
 
 
 class Prospect(Struct, frozen=True, kw_only=True):
-    """How a student stands, and what it would save. `lower` bounds the mean difference of quality from below,
-    at whatever time one looks. `slices` are groups of questions in which it is much worse."""
+    """How a student stands, and what it would save, less what it takes of this machine, where that is known.
+    `lower` bounds the mean difference of quality from below, at whatever time one looks. `slices` are groups
+    of questions in which it is much worse."""
 
     task: str
     name: str
@@ -40,7 +60,19 @@ class Prospect(Struct, frozen=True, kw_only=True):
     lower: float
     usd_per_month: float
     saves_usd_per_month: float
+    machine_usd_per_month: float | None
     slices: list[int]
+    judge: JudgeProgress | None = None
+
+    @property
+    def _machine(self) -> str:
+        if self.machine_usd_per_month is None:
+            return (
+                ""
+                if self.rung in RUNGS
+                else " (the time that it takes on this machine is not counted: see node_usd_per_hour)"
+            )
+        return f" (less ${self.machine_usd_per_month:,.2f} for its training and answers on this machine)"
 
     @property
     def line(self) -> str:
@@ -50,11 +82,11 @@ class Prospect(Struct, frozen=True, kw_only=True):
             f"task {self.task} ({self.name}): student {self.student} ({self.rung}) is {self.state}: it "
             f"answers {self.answered:.0%} of the requests, so that you pay {paid:.0%} of today's "
             f"${self.usd_per_month:,.2f} a month, and saves ${self.saves_usd_per_month:,.2f} at present "
-            f"traffic; quality differs by {self.difference:+.1%}, more than {self.lower:+.1%} at 95 % "
-            f"({self.examples:,} examples)"
+            f"traffic{self._machine}; quality differs by {self.difference:+.1%}, more than "
+            f"{self.lower:+.1%} at 95 % ({self.examples:,} examples)"
         )
-        if self.rung == "lora":
-            text += "; the time that it takes on this machine is not counted"
+        if self.judge is not None:
+            text += f"; {self.judge.line}"
         if self.slices:
             text += f"; much worse in the groups {', '.join(map(str, self.slices))}"
         return text
@@ -64,29 +96,86 @@ Written = Callable[[StudentRow, Sequence[TaskExample]], Sequence[StudentAnswer]]
 """What a student that writes says to the questions of examples."""
 AT_A_TIME = 64
 """Answers that a student writes before they are looked at."""
+COMPARED_AT_A_TIME = 8
+"""Answers of a student that is judged: what a judge says of more would be lost when a server stops."""
 
 
 def judge(
-    registry: Registry, student: StudentRow, examples: Sequence[TaskExample], written: Written | None = None
+    registry: Registry,
+    student: StudentRow,
+    examples: Sequence[TaskExample],
+    written: Written | None = None,
+    compare: Compare | None = None,
 ) -> Standing:
     """Look at examples that came after the student was made, in their order, each once. The first result
     besides "open" is final, and moves the student to "ready" or "inferior". All of it is kept, or nothing.
-    One that writes is asked by `written`, some questions at a time."""
-    if not student.model.writes:
+    One that writes is asked by `written`, and `compare` asks the judge of one that is judged, some questions
+    at a time."""
+    writes, is_judged = student.model.writes, student.is_judged
+    if not writes and not is_judged:
         return _judged(registry, student, examples)
-    if written is None:
+    if (writes and written is None) or (is_judged and compare is None):
         return "open"
-    rows = registry.database.query("SELECT example FROM evidence WHERE student = ?", (student.id,))
-    seen = {one for (one,) in rows}
-    unseen = [one for one in examples if one.id not in seen and one.id > student.last_example]
     found: Standing = "open"
-    for start in range(0, len(unseen), AT_A_TIME):
-        part = unseen[start : start + AT_A_TIME]
-        said = dict(zip((one.id for one in part), written(student, part), strict=True))
-        found = _judged(registry, student, part, said)
-        if found != "open":
+    unseen = _unseen(registry, student, examples)
+    at_a_time = COMPARED_AT_A_TIME if is_judged else AT_A_TIME
+    for start in range(0, len(unseen), at_a_time):
+        part = unseen[start : start + at_a_time]
+        answers = written(student, part) if written is not None and writes else _chosen(student, part)
+        said = dict(zip((one.id for one in part), answers, strict=True))
+        compared = None
+        if compare is not None and is_judged:
+            compared = _compared(student, part, said, compare)
+            part = part[: compared.upto]
+        found = _judged(registry, student, part, said, compared)
+        if found != "open" or (compared is not None and compared.is_short):
             break
     return found
+
+
+def _chosen(student: StudentRow, examples: Sequence[TaskExample]) -> list[StudentAnswer]:
+    vectors = np.stack([one.vector for one in examples])
+    return Student(student.model).answer([one.question for one in examples], vectors)
+
+
+def _unseen(registry: Registry, student: StudentRow, examples: Sequence[TaskExample]) -> list[TaskExample]:
+    """Those that are evidence, and are not yet."""
+    rows = registry.database.query("SELECT example, key_name FROM evidence WHERE student = ?", (student.id,))
+    seen, keys, found = {one for one, _ in rows}, Counter(str(key) for _, key in rows), list[TaskExample]()
+    for one in examples:
+        if one.id in seen or one.id <= student.last_example or _is_surplus(one, keys):
+            continue
+        keys[one.key_name] += 1
+        found.append(one)
+    return found
+
+
+class _Compared(Struct, frozen=True):
+    """What a judge has said of examples. Of those from place `upto` on it was not asked."""
+
+    said: Mapping[int, JudgedPair]
+    upto: int
+    is_short: bool
+
+
+def _compared(
+    student: StudentRow, part: Sequence[TaskExample], said: Mapping[int, StudentAnswer], compare: Compare
+) -> _Compared:
+    """Have those compared in which the student says something else than the incumbent."""
+    places = [place for place, one in enumerate(part) if _differs(student, one, said[one.id])]
+    pairs = [AnswerPair(prompt_of(part[at]), said[part[at].id].text or "", part[at].said) for at in places]
+    found: Sequence[JudgedPair] = compare(student, pairs) if pairs else ()
+    is_short = len(found) < len(pairs)
+    upto = places[len(found)] if is_short else len(part)
+    return _Compared({part[at].id: one for at, one in zip(places, found, strict=False)}, upto, is_short)
+
+
+def _is_answered(student: StudentRow, said: StudentAnswer) -> bool:
+    return said.text is not None and said.score >= student.threshold
+
+
+def _differs(student: StudentRow, one: TaskExample, said: StudentAnswer) -> bool:
+    return _is_answered(student, said) and not is_same(said.text, one.said)
 
 
 def _judged(
@@ -94,44 +183,62 @@ def _judged(
     student: StudentRow,
     examples: Sequence[TaskExample],
     said_of: Mapping[int, StudentAnswer] | None = None,
+    compared: _Compared | None = None,
 ) -> Standing:
     card = student.card
     with registry.database.transaction() as connection:
-        rows = connection.execute(
-            "SELECT example, key_name FROM evidence WHERE student = ?", (student.id,)
-        ).fetchall()
         state: list[tuple[Standing | State]] = connection.execute(
             "SELECT state FROM students WHERE id = ?", (student.id,)
         ).fetchall()
         stands = state[0][0] if state else "replaced"
         if stands != "shadow":
             return stands if stands == "ready" or stands == "inferior" else "open"
-        seen, keys = {int(id) for id, _ in rows}, Counter(str(key) for _, key in rows)
+        there = None if compared is None else _still_there(connection, student.task)
         counts, _ = registry.counts(student.id)
+        bounds = None
+        if compared is not None:
+            bounds = bounds_of(registry.calibration(student.id), card.margin, card.alpha)
         found: Standing = "open"
         model = Student(student.model)
-        for one in examples:
-            if one.id in seen or one.id <= student.last_example or _is_surplus(one, keys):
+        for one in _unseen(registry, student, examples):
+            if there is not None and one.id not in there:  # deleted while the judge was asked
                 continue
             if said_of is None:
                 [said] = model.answer([one.question], one.vector[None])
             else:
                 said = said_of[one.id]
-            is_answered = said.text is not None and said.score >= student.threshold
-            right = int(is_same(one.said, one.answer))
-            difference = (int(is_same(said.text, one.answer)) if is_answered else right) - right
+            is_answered = _is_answered(student, said)
+            comparison = None if compared is None else compared.said.get(one.id)
+            if compared is None:
+                right = int(is_same(one.said, one.answer))
+                difference = (int(is_same(said.text, one.answer)) if is_answered else right) - right
+            else:
+                difference = 0 if comparison is None else VALUES.get(comparison.verdict, 0)
             connection.execute(
-                "INSERT INTO evidence VALUES (?, ?, ?, ?, ?, ?)",
-                (student.id, one.id, one.key_name, one.group, difference, int(is_answered)),
+                "INSERT INTO evidence (student, example, key_name, task_group, difference, is_answered, "
+                "was_asked, score, nano_usd) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    *(student.id, one.id, one.key_name, one.group, difference, int(is_answered)),
+                    *(int(comparison is not None), said.score, said.nano_usd),
+                ),
             )
-            keys[one.key_name] += 1
+            if comparison is not None:
+                keep(connection, student, one.id, said.text or "", comparison)
             counts = counts.with_pair(difference)
-            found = standing(counts, card.margin, card.alpha)
+            if bounds is None:
+                found = standing(counts, card.margin, card.alpha)
+            else:
+                found = judged_standing(counts, bounds)
             if found != "open":
                 detail = f"better {counts.better}, same {counts.same}, worse {counts.worse}"
                 registry.move(student, ("shadow",), found, detail)
                 break
     return found
+
+
+def _still_there(connection: Connection, task: str) -> set[int]:
+    rows = connection.execute("SELECT id FROM examples WHERE task = ?", (task,)).fetchall()
+    return {int(id) for (id,) in rows}
 
 
 def _is_surplus(one: TaskExample, keys: Counter[str]) -> bool:
@@ -141,12 +248,16 @@ def _is_surplus(one: TaskExample, keys: Counter[str]) -> bool:
 
 
 def catch_up(
-    store: ExampleStore, student: StudentRow, embed: Embed, written: Written | None = None
+    store: ExampleStore,
+    student: StudentRow,
+    embed: Embed,
+    written: Written | None = None,
+    compare: Compare | None = None,
 ) -> Standing:
     """Judge a student by what was collected since it was made."""
     embed_examples(store.database, student.encoder, embed, task=student.task)
     later = task_examples(store.database, student.task, student.encoder, after=student.last_example)
-    said = judge(Registry(store.database), student, later, written)
+    said = judge(Registry(store.database), student, later, written, compare)
     if said == "ready":
         tell_ready(store, student)
     return said
@@ -171,6 +282,8 @@ def prospects(store: ExampleStore) -> list[Prospect]:
         counts, answered = registry.counts(student.id)
         part = answered / counts.total if counts.total else student.card.share
         monthly = monthly_usd(store, student.task)
+        difference, lower = measured(registry, student, counts)
+        machine = machine_usd_per_month(store, student)
         found.append(
             Prospect(
                 task=task.id,
@@ -180,29 +293,56 @@ def prospects(store: ExampleStore) -> list[Prospect]:
                 rung=student.card.rung,
                 examples=counts.total,
                 answered=part,
-                difference=counts.difference,
-                lower=lower_bound(counts, student.card.alpha),
+                difference=difference,
+                lower=lower,
                 usd_per_month=monthly,
-                saves_usd_per_month=monthly * part,
+                saves_usd_per_month=monthly * part - (machine or 0.0),
+                machine_usd_per_month=machine,
                 slices=worse_slices(store, student),
+                judge=progress_of(registry, student) if student.is_judged else None,
             )
         )
     return found
 
 
+def measured(registry: Registry, student: StudentRow, counts: PairCounts) -> tuple[float, float]:
+    """The mean difference of quality and what it is above, by a student's pairs: in the eyes of people where
+    a judge compares."""
+    if not student.is_judged:
+        return counts.difference, lower_bound(counts, student.card.alpha)
+    labels = registry.calibration(student.id)
+    return judged_difference(counts, labels), judged_lower_bound(counts, labels, student.card.alpha)
+
+
 def monthly_usd(store: ExampleStore, task: str) -> float:
     """What the incumbent costs or would cost a month at the rate of requests that was seen: the mean price of
     what it has answered, for all of them."""
-    rows = store.database.query(
-        "SELECT count(*), min(at_s), max(at_s), avg(CASE WHEN target NOT LIKE 'adapt/%' THEN nano_usd END) "
-        "FROM examples WHERE task = ?",
-        (task,),
+    [(mean,)] = store.database.query(
+        "SELECT avg(nano_usd) FROM examples WHERE task = ? AND target NOT LIKE 'adapt/%'", (task,)
     )
-    [(count, first_s, last_s, mean)] = rows
-    if not count or mean is None:
-        return 0.0
-    seconds = max(float(last_s or 0) - float(first_s or 0), 3600.0)
-    return float(mean) / 1e9 * float(count) / seconds * MONTH_S
+    return 0.0 if mean is None else float(mean) / 1e9 * monthly_requests(store, task)
+
+
+def monthly_requests(store: ExampleStore, task: str) -> float:
+    """Requests of a task in a month, at the rate that was seen."""
+    [(count, first_s, last_s)] = store.database.query(
+        "SELECT count(*), min(at_s), max(at_s) FROM examples WHERE task = ?", (task,)
+    )
+    return float(count or 0) / max(float(last_s or 0) - float(first_s or 0), 3600.0) * MONTH_S
+
+
+def machine_usd_per_month(store: ExampleStore, student: StudentRow) -> float | None:
+    """What a student takes of this machine: its answers to all requests of its task, as the ledger books
+    them, and a training in a month, by the part of the processor cores. None where that has no price."""
+    if not store.usd_per_hour:
+        return None
+    training = (
+        sum(one.seconds for one in student.card.report) / (os.cpu_count() or 1) / 3600 * store.usd_per_hour
+    )
+    if not student.model.writes:  # what looks up or multiplies a vector takes next to nothing
+        return training
+    answer = Registry(store.database).nano_usd_of_answer(student.id)
+    return None if answer is None else training + answer / 1e9 * monthly_requests(store, student.task)
 
 
 def worse_slices(store: ExampleStore, student: StudentRow) -> list[int]:

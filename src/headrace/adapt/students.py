@@ -39,10 +39,12 @@ class Lesson(Struct, frozen=True):
 
 
 class StudentAnswer(Struct, frozen=True):
-    """What a student says, None where it knows nothing, and the natural logarithm of how sure it is."""
+    """What a student says, None where it knows nothing, the natural logarithm of how sure it is, and what
+    that took of this machine, None where that is not known."""
 
     text: str | None
     score: float = LEAST_SCORE
+    nano_usd: int | None = None
 
 
 class StudentModel(Struct, frozen=True, kw_only=True):

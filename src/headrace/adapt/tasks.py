@@ -50,7 +50,7 @@ class GroupView(Struct, frozen=True):
 
 
 class TaskView(Struct, frozen=True, kw_only=True):
-    """A task as it is shown."""
+    """A task as it is shown. `evaluator` is what compares its students with what answers today."""
 
     id: str
     name: str
@@ -62,6 +62,7 @@ class TaskView(Struct, frozen=True, kw_only=True):
     usd: float
     per_day: float
     groups: list[GroupView]
+    evaluator: str
 
 
 def task_views(store: ExampleStore) -> list[TaskView]:
@@ -87,6 +88,7 @@ def _view(one: TaskRow, groups: list[GroupView]) -> TaskView:
         usd=one.nano_usd / 1e9,
         per_day=one.examples / days,
         groups=groups,
+        evaluator=one.evaluator or "auto",
     )
 
 

@@ -43,7 +43,7 @@ from headrace.adapt.rungs.outcome import RungTried
 from headrace.adapt.rungs.served import remove_adapters
 from headrace.adapt.rungs.tagger import tried_tagger
 from headrace.adapt.rungs.teaching import ADAPTER, WHOLE, AdapterPlace, keep_only, students_folder
-from headrace.adapt.students import LADDER, RUNGS, Rung, Student
+from headrace.adapt.students import LADDER, LEAST_SCORE, RUNGS, Rung, Student
 from headrace.adapt.tasks import Embed, embed_examples
 from headrace.config.adapt_settings import AdaptSettings
 from headrace.errors import InvalidRequest
@@ -105,6 +105,12 @@ def tried_ladder(
     return examples, parts, climb(task, student, parts, risk, progress, rungs, stops=stops), ""
 
 
+def all_answered(found: RungTried) -> RungTried:
+    """A student whose answers no certificate chooses from: it gives all that it has."""
+    share = sum(one.score > LEAST_SCORE for one in found.pairs) / max(len(found.pairs), 1)
+    return replace(found, result=replace(found.result, share=share))
+
+
 class Ladder:
     """One climb: the rungs that were tried, the best so far, and why others were not."""
 
@@ -120,6 +126,7 @@ class Ladder:
     ) -> None:
         self._store, self._task, self._settings, self._name = store, task, settings, name
         self._folders, self._wait, self._only = folders, wait, only
+        self._row = store.task(task)
         self.skipped: dict[Rung, str] = {rung: why for rung in LADDER if (why := self._why_not(rung))}
         self.results: list[RungResult] = []
         self.best: RungTried | None = None
@@ -159,10 +166,30 @@ class Ladder:
         except InvalidRequest as error:
             self.skipped[rung] = error.message
             return
+        if (
+            found.result.model.is_loaded
+            and found.result.calibration is None
+            and self.is_judged(is_certified=False)
+        ):
+            found = all_answered(found)
         self.results.append(found.result)
         least = 0.0 if self.best is None else self.best.result.share + AS_MUCH
-        if found.result.calibration is not None and found.result.share > least:
+        if found.result.share > least:
             self.best = found
+
+    def is_judged(self, *, is_certified: bool) -> bool:
+        """Whether a judge compares the student with the incumbent: where a person has said so, or where
+        answers are free text and equality certifies nothing. InvalidRequest where there is none."""
+        row, judge = self._row, self._settings.judge
+        if row.evaluator == "judge" and judge is None:
+            raise InvalidRequest(
+                f"task {row.id} is evaluated by a judge, and adapt.judge names no model: name one, or set "
+                f"`headrace adapt tasks --evaluator {row.id} auto`",
+                param="task",
+            )
+        if row.evaluator:
+            return row.evaluator == "judge"
+        return judge is not None and not row.form and not is_certified
 
     def told(self) -> str:
         """Why nothing of it can be certified."""
@@ -277,6 +304,7 @@ def train(
             makes=ladder.makes,
             stops=rung is None,
         )
+        ladder.is_judged(is_certified=True)  # raises where there should be a judge, and is none
         ladder.chose(results, parts, problem)
         for one in LADDER[len(RUNGS) :]:
             ladder.make(one, examples)
@@ -308,9 +336,11 @@ def _kept(
 ) -> Card:
     """The best student is kept, with its card. InvalidRequest where there is none, Deleted where its examples
     are gone."""
-    best, bounds = ladder.best, (settings.margin, settings.alpha, risk_of(settings))
+    best = ladder.best
     if best is None:
         raise InvalidRequest(f"no student of task {task} can be certified: {ladder.told()}", param="task")
+    is_judged = ladder.is_judged(is_certified=best.result.calibration is not None)
+    bounds = settings.judge_margin if is_judged else settings.margin, settings.alpha, risk_of(settings)
     card = replace(
         card_of(best.result, ladder.results, best.parts, examples, bounds, settings.encoder),
         exposed=best.exposed,
@@ -318,6 +348,7 @@ def _kept(
         skipped={str(one): why for one, why in ladder.skipped.items()},
         lineage=best.lineage,
         report=report_of(ladder.results, ladder.skipped),
+        evaluator="judge" if is_judged else "equal",
     )
     try:
         with store.database.transaction():

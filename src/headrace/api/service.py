@@ -131,6 +131,7 @@ class Service:
                 self.load_student,
                 self.unload_student,
             )
+            actions.judge.answering = lambda: self.remote.handler
             actions.is_busy = lambda: self.gate.open_calls > actions.open_calls
         self.guards = GuardHandler(self._answering, read_guards(settings.guards), inner)
         self.moderation = read_moderation(settings.moderation)
@@ -159,7 +160,8 @@ class Service:
             return None
         module = extra_module(EXTRA, "headrace.adapt.adapting", *LIBRARIES)
         gates = importlib.import_module("headrace.gateway.gate").GateStore(self.database)
-        return module.Adapting(found, settings.store_file, runner, gates)
+        price = settings.node_usd_per_hour or 0.0
+        return module.Adapting(found, settings.store_file, runner, gates, price)
 
     @property
     def _answering(self) -> Handler:
@@ -252,7 +254,7 @@ class Service:
 
         check_served(read_guards(settings.guards), serves, ", ".join(repr(spec.name) for spec in specs))
         if self.adapting is not None:
-            self.adapting.check(serves)
+            self.adapting.check(serves, lambda name: self.remote.find(name) is not None)
 
     def serve_remote(self, settings: Settings, entries: Mapping[str, object]) -> None:
         """Serve the remote models among the entries of [models] from now on; UsageError."""

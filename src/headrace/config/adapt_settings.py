@@ -84,6 +84,28 @@ class AdaptSettings(Struct, frozen=True, kw_only=True):
             values=text("name"),
         ),
     ] = "tagger"
+    judge: Annotated[
+        str | None,
+        Setting(
+            help="model of this machine or of a provider (a name of [models], or PROVIDER/MODEL) that "
+            "compares texts of students with those of the large model where equality says nothing; people "
+            "check it with `headrace adapt label`",
+            values=text("name"),
+            shown_default="none",
+        ),
+    ] = None
+    judge_margin: Annotated[
+        float,
+        Setting(
+            help="where a judge compares: share of all answers by which people may prefer the large model's "
+            "more often than the student's",
+            values=number(0.001, 0.5),
+        ),
+    ] = 0.05
+    judge_pairs: Annotated[
+        int,
+        Setting(help="pairs of answers that judges compare a day, each in two requests", values=integer(1)),
+    ] = 200
     margin: Annotated[
         float,
         Setting(help="share of answers by which a student may be worse", values=number(0.001, 0.5)),

@@ -237,7 +237,13 @@ class Cascade:
             large = await self._large_answer(request, own)
             if large is None or large.finished is None or large.finished.reason not in WHOLE:
                 return
-            is_wrong = not same(choice, large, request, self._route.settings.compare)
+            worse = self._route.worse
+            if worse is None:
+                is_wrong = not same(choice, large, request, self._route.settings.compare)
+            elif (found := await worse(choice, large)) is None:
+                return
+            else:
+                is_wrong = found
             await self._gates.count(self._route.gate_name, calibration, is_wrong)
         except HeadraceError as error:
             LOG.info("an audit of %r was left out: %s", self._route.name, error.message)

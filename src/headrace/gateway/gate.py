@@ -87,22 +87,28 @@ def calibrate(
     large: str,
     risk: float,
     confidence: float = 0.95,
+    threshold: float | None = None,
 ) -> Calibration:
-    """A certificate from pairs. InvalidRequest where they certify nothing, or a score is no number."""
+    """A certificate from pairs. InvalidRequest where they certify nothing, or a score is no number.
+
+    A `threshold` that was chosen before needs no pairs to choose one."""
     if not all(math.isfinite(one.score) for one in pairs):
         raise InvalidRequest("a pair has a score that is no finite number: leave it out", param="pairs")
     order: list[int] = np.random.default_rng(0).permutation(len(pairs)).tolist()
-    cut = int(len(pairs) * SCORED)
+    cut = int(len(pairs) * SCORED) if threshold is None else 0
     known = tuple(pairs[place] for place in order[cut:])
     least = least_examples(risk, confidence)
-    if cut < 1 or len(known) < least:
+    if (cut < 1 and threshold is None) or len(known) < least:
         raise InvalidRequest(
             f"{len(pairs):,} pairs are too few: {least:,} right answers certify a risk of {risk:g}, and a "
             f"fifth of the pairs chooses the thresholds: give {math.ceil(least / (1 - SCORED)) + 1:,}",
             param="pairs",
         )
-    scores = [pairs[place].score for place in order[:cut]]
-    thresholds = tuple(thresholds_of(scores, len(known), risk=risk, confidence=confidence))
+    if threshold is None:
+        scores = [pairs[place].score for place in order[:cut]]
+        thresholds = tuple(thresholds_of(scores, len(known), risk=risk, confidence=confidence))
+    else:
+        thresholds = (threshold,)
     found = _certified(known, thresholds, risk, confidence)
     if found is None:
         wrong = sum(one.is_wrong for one in known)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -10,8 +10,11 @@ from headrace.config.names import nearest
 from headrace.config.providers import RemoteModelSettings, is_remote, read_remote_model
 from headrace.errors import UsageError
 from headrace.gateway.policies.registry import policy_named
+from headrace.inference.result import ChoiceResult
 from headrace.providers.target import Provider, RemoteTarget
 
+Worse = Callable[[ChoiceResult, ChoiceResult], Awaitable[bool | None]]
+"""Whether a small answer is worse than the large one; None where nobody can tell."""
 _PLAIN = ("ordered", "fixed")
 
 
@@ -39,6 +42,8 @@ class Route(Struct, frozen=True, kw_only=True):
     created_s: int = 0
     gate: str = ""
     """Under which its certificate is kept, where that is not its name."""
+    worse: Worse | None = None
+    """What compares answers in audits, where that is no matter of equality."""
 
     @property
     def gate_name(self) -> str:

@@ -102,8 +102,8 @@ async def written(
         if not whole:
             return StudentAnswer(text)
         if choice.ended.reason != "stop" or score is None or not text or PLACEHOLDER.search(text):
-            return StudentAnswer(None)
-        return StudentAnswer(text, score)
+            return StudentAnswer(None, nano_usd=call.machine_nano_usd or None)
+        return StudentAnswer(text, score, call.machine_nano_usd or None)
 
     return list(await asyncio.gather(*map(answer, conversations)))
 

@@ -15,12 +15,17 @@ from starlette.responses import Response
 
 from headrace.api.adapt.replies import (
     DiagnoseReply,
+    EvaluatorBody,
     ExportQuery,
     FindBody,
     ForgetBody,
     ForgetReply,
     HistoryQuery,
     HistoryReply,
+    LabelsBody,
+    LabelsReply,
+    PairsQuery,
+    PairsReply,
     PromoteBody,
     PromoteReply,
     RenameBody,
@@ -117,6 +122,32 @@ async def rename(http: HttpRequest) -> Response:
     body = await read_checked(RenameBody, http)
     found = await done(http, _actions(http).rename(body.task, body.name))
     return json_response(Raw(msgspec.json.encode({"object": "list", "data": found})))
+
+
+@Endpoint("POST", "/v1/adapt/evaluator", body=EvaluatorBody, reply=TasksReply, errors=OFF)
+async def evaluator(http: HttpRequest) -> Response:
+    """Say what compares students of a task with what answers today: equality, or a judge."""
+    body = await read_checked(EvaluatorBody, http)
+    found = await done(http, _actions(http).evaluate_by(body.task, body.evaluator))
+    return json_response(Raw(msgspec.json.encode({"object": "list", "data": found})))
+
+
+@Endpoint("GET", "/v1/adapt/tasks/{task}/labels", query=PairsQuery, reply=PairsReply, errors=OFF)
+async def pairs(http: HttpRequest, task: str) -> Response:
+    """Pairs of answers, the student's and today's, that people should compare, without saying which is
+    which."""
+    query = read_query(PairsQuery, http)
+    found = await done(http, _actions(http).to_label(task, query.limit))
+    return json_response(Raw(msgspec.json.encode({"object": "list", "data": found})))
+
+
+@Endpoint("POST", "/v1/adapt/tasks/{task}/labels", body=LabelsBody, reply=LabelsReply, errors=OFF)
+async def labels(http: HttpRequest, task: str) -> Response:
+    """Keep which answers people prefer. They say how far the task's judge can be trusted."""
+    body, wanted = await read_checked(LabelsBody, http), _actions(http)
+    kind = extra_module(EXTRA, "headrace.adapt.comparisons").PairLabel
+    given = [kind(pair=one.pair, preferred=one.preferred) for one in body.labels]
+    return await _answered(http, wanted.label(task, given, _who(http)))
 
 
 @Endpoint("POST", "/v1/adapt/diagnose", body=TaskBody, reply=DiagnoseReply, errors=OFF)

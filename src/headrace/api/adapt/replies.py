@@ -41,6 +41,52 @@ class RenameBody(TaskBody, kw_only=True):
     name: Annotated[str, Meta(min_length=1, max_length=200)]
 
 
+class EvaluatorBody(TaskBody, kw_only=True):
+    """What compares students with what answers today."""
+
+    evaluator: Annotated[
+        Literal["equal", "judge", "auto"],
+        Meta(description="Of students that are trained from now on; auto: a judge where equality fails."),
+    ]
+
+
+class PairsQuery(Query, frozen=True, kw_only=True):
+    """How many pairs."""
+
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 20
+
+
+class LabelBody(RequestBody, kw_only=True):
+    """Which of both answers of a pair a person prefers."""
+
+    pair: Annotated[str, Meta(min_length=1, max_length=100)]
+    preferred: Annotated[
+        Literal["1", "2", "tie", "skip"],
+        Meta(description="skip: it cannot be told, which speaks against the student."),
+    ]
+
+
+class LabelsBody(RequestBody, kw_only=True):
+    """Labels, of which all are kept or none."""
+
+    labels: Annotated[list[LabelBody], Meta(min_length=1, max_length=1000)]
+
+
+class PairsReply(Struct, frozen=True, kw_only=True):
+    """Pairs of answers to label, in this order: nothing says which is the student's."""
+
+    data: list[dict[str, Any]]
+    object: Literal["list"] = "list"
+
+
+class LabelsReply(Struct, frozen=True, kw_only=True):
+    """How many labels were kept, how the student stands, and about how many more are needed."""
+
+    kept: int
+    state: str
+    judge: dict[str, Any]
+
+
 class PromoteBody(TaskBody, kw_only=True):
     """How a student is let in."""
 

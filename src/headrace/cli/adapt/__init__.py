@@ -3,8 +3,8 @@
 HELP = """Learn from your own traffic, and decide what a small model answers.
 
 A server with the table [adapt] collects requests of the keys that have agreed, without personal data. These
-commands read what it has collected, in a file beside the store; nothing leaves this machine, and no routing
-changes unless you promote.
+commands read what it has collected, in a file beside the store. Nothing leaves this machine unless you name
+a judge of a provider, and no routing changes unless you promote.
 
 \b
 Examples:
@@ -14,6 +14,7 @@ Examples:
   headrace adapt diagnose t-3fa2
   headrace adapt train t-3fa2
   headrace adapt shadow t-3fa2
+  headrace adapt label t-3fa2
   headrace adapt history t-3fa2
   headrace adapt promote t-3fa2
   headrace adapt rollback t-3fa2
@@ -27,6 +28,7 @@ COMMANDS = {
     "diagnose": "What a task costs, goes wrong, and could be learned of it.",
     "train": "Make the best student of a task.",
     "shadow": "Judge a student beside what answers today.",
+    "label": "Compare answers yourself, where a judge compares them.",
     "history": "Students of a task, and all decisions about them.",
     "promote": "Let a student that is ready answer.",
     "rollback": "Let the large model answer again.",

@@ -11,7 +11,7 @@ from headrace.adapt.actions import plain
 from headrace.adapt.history import history
 from headrace.cli.adapt.opened import opened_store
 from headrace.cli.flags import takes_settings
-from headrace.cli.terminal import JsonFlag, print_json
+from headrace.cli.terminal import JsonFlag, print_json, printable
 from headrace.config.settings import Settings
 
 HELP = """Show the students of a task with the evidence about them, and every decision: what, when, by whom.
@@ -47,6 +47,8 @@ def command(
             f"of {said.better + said.same + said.worse:,} examples, worse in {said.worse:,}; capital "
             f"{said.capital:.3g} of {said.needed:g}"
         )
+        if one.judge is not None:
+            print(printable(f"  {one.judge.line}"))
     for one in found.decisions:
         at = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.at_s))
         print(f"{at} {one.student} {one.what.replace('_', ' ')} by {one.who}: {one.detail}")

@@ -33,7 +33,7 @@ def opened_store(settings: Settings) -> Generator[ExampleStore]:
     """What was collected, until the block ends."""
     database = open_adapt(settings.store_file)
     try:
-        yield ExampleStore(database)
+        yield ExampleStore(database, settings.node_usd_per_hour or 0.0)
     finally:
         database.close()
 

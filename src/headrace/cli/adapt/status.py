@@ -36,6 +36,8 @@ def command(json: JsonFlag = False, *, settings: Settings) -> None:
     print(f"{shown.examples:,} examples of {shown.tasks:,} tasks, which cost ${shown.usd:.4f}")
     for one in shown.students:
         print(printable(one.line))
+        if one.judge is not None and one.judge.missing:
+            print(f"  label answers of task {one.task}: headrace adapt label {one.task}")
     for one in shown.trainings:
         print(f"training of task {one.task}: {one.stage}; where it does not run, train the task again")
     for one in shown.alerts:

@@ -30,6 +30,7 @@ Examples:
   headrace adapt tasks
   headrace adapt tasks t-3fa2
   headrace adapt tasks --rename t-3fa2 "order questions"
+  headrace adapt tasks --evaluator t-3fa2 judge
 """
 
 
@@ -41,16 +42,26 @@ def command(
     rename: Annotated[
         tuple[str, str] | None, typer.Option(metavar="TASK NAME", help="Give a task a name.")
     ] = None,
+    evaluator: Annotated[
+        tuple[str, str] | None,
+        typer.Option(
+            metavar="TASK KIND",
+            help="Compare students of a task by equality (equal), by the model adapt.judge (judge), or by it "
+            "where equality certifies nothing (auto). It holds for students that are trained from now on.",
+        ),
+    ] = None,
     json: JsonFlag = False,
     *,
     settings: Settings,
 ) -> None:
     """List them; see HELP."""
-    if task and rename:
-        raise UsageError("tasks takes TASK or --rename, not both")
+    if (task is not None) + (rename is not None) + (evaluator is not None) > 1:
+        raise UsageError("tasks takes one of TASK, --rename and --evaluator")
     with opened_store(settings) as store:
         if rename:
             actions.rename(store, *rename)
+        elif evaluator:
+            actions.evaluate_by(store, *evaluator)
         elif store.database.exists:
             _find(store, settings)
         views, file = task_views(store), store.database.path

@@ -9,6 +9,8 @@ bound it ever reaches 1 / `alpha` with a probability of at most `alpha`, wheneve
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Mapping, Sequence
 from typing import Literal, cast
 
 import numpy as np
@@ -31,6 +33,11 @@ class PairCounts(Struct, frozen=True):
     worse: int = 0
 
     @property
+    def by_kind(self) -> dict[float, int]:
+        """How many there are of each difference."""
+        return {1.0: self.better, 0.0: self.same, -1.0: self.worse}
+
+    @property
     def total(self) -> int:
         """All of them."""
         return self.better + self.same + self.worse
@@ -47,25 +54,26 @@ class PairCounts(Struct, frozen=True):
         )
 
 
-def _payoffs(bound: float) -> list[tuple[float, float, float]]:
-    """Of each bet the logarithms of what it pays where the student is better, the same, and worse.
+def _payoffs(bound: float, kinds: Sequence[float] = (1, 0, -1)) -> list[list[float]]:
+    """Of each bet the logarithms of what it pays for each of the differences `kinds`, from -1 to 1.
 
     A bet of b pays 1 + b (d - bound): never less than 0 up to b = 1 / (1 + bound).
     """
     most = 1 / (1 + bound)
-    return [
-        tuple(math.log1p(part * most * (kind - bound)) for kind in (1, 0, -1))  # type: ignore[misc]
-        for part in BETS
-    ]
+    return [[math.log1p(part * most * (kind - bound)) for kind in kinds] for part in BETS]
+
+
+def capital_of(counts: Mapping[float, int], bound: float) -> float:
+    """What a capital of 1 has become that was bet on a mean above `bound`, -1 < bound < 1, of so many values
+    of each size from -1 to 1. It falls with the bound."""
+    numbers = list(counts.values())
+    logs = [sum(map(operator.mul, numbers, one)) for one in _payoffs(bound, list(counts))]
+    return math.fsum(math.exp(min(one, 700.0)) for one in logs) / len(logs)
 
 
 def capital(counts: PairCounts, bound: float) -> float:
-    """What a capital of 1 has become that was bet on a mean difference above `bound`, -1 < bound < 1."""
-    logs = [
-        counts.better * better + counts.same * same + counts.worse * worse
-        for better, same, worse in _payoffs(bound)
-    ]
-    return math.fsum(math.exp(min(one, 700.0)) for one in logs) / len(logs)
+    """The same of pairs."""
+    return capital_of(counts.by_kind, bound)
 
 
 def turned(counts: PairCounts) -> PairCounts:
@@ -81,16 +89,23 @@ def standing(counts: PairCounts, margin: float, alpha: float) -> Standing:
     return "inferior" if capital(turned(counts), margin) >= 1 / alpha else "open"
 
 
-def lower_bound(counts: PairCounts, alpha: float) -> float:
-    """The mean difference is above this, with confidence 1 - `alpha`, whenever one looks."""
-    low, high = -1.0, 1.0
+def lower_bound_of(counts: Mapping[float, int], alpha: float) -> float:
+    """The mean of the values is above this, with confidence 1 - `alpha`, whenever one looks."""
+    sizes, numbers = np.array(list(counts)), np.array(list(counts.values()))
+    low, high, bets = -1.0, 1.0, np.array(BETS)[:, None]
     for _ in range(40):
         middle = (low + high) / 2
-        if capital(counts, middle) >= 1 / alpha:
+        logs = np.log1p(bets / (1 + middle) * (sizes - middle)) @ numbers
+        if np.exp(np.minimum(logs, 700.0)).mean() >= 1 / alpha:
             low = middle
         else:
             high = middle
     return low
+
+
+def lower_bound(counts: PairCounts, alpha: float) -> float:
+    """The mean difference is above this, with confidence 1 - `alpha`, whenever one looks."""
+    return lower_bound_of(counts.by_kind, alpha)
 
 
 def check_bounds(margin: float, alpha: float) -> None:
@@ -136,19 +151,19 @@ def simulate(
         drawn = random.random((min(100, students - start), examples))
         is_better: Counts = np.cumsum(drawn < (disagreement + mean) / 2, axis=1, dtype=np.int64)
         is_worse: Counts = np.cumsum(drawn >= 1 - (disagreement - mean) / 2, axis=1, dtype=np.int64)
-        times += _first_crossings(is_better, is_worse, margin, alpha)
+        times += first_crossings(is_better, is_worse, -margin, alpha)
     return Simulated(
         proposed_share=len(times) / students, samples_median=float(np.median(times)) if times else None
     )
 
 
-def _first_crossings(better: Counts, worse: Counts, margin: float, alpha: float) -> list[int]:
-    """Of running counts [students, examples] the number of examples at which each student is first proposed;
-    those that never are are left out."""
+def first_crossings(better: Counts, worse: Counts, bound: float, alpha: float) -> list[int]:
+    """Of running counts [students, examples] the number of examples at which the capital that is bet on a
+    mean difference above `bound` suffices first; students for which it never does are left out."""
     looks: Counts = np.arange(1, better.shape[1] + 1, dtype=np.int64)
     same = cast("Counts", looks - better - worse)
     total = np.zeros(better.shape)
-    for one, other, third in _payoffs(-margin):
+    for one, other, third in _payoffs(bound):
         total += np.exp(np.minimum(better * one + same * other + worse * third, 700.0))
     crossed = total / len(BETS) >= 1 / alpha
     ever = crossed.any(1)
