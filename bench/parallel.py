@@ -184,7 +184,8 @@ def measured(name: str, given: argparse.Namespace) -> dict[str, Any]:
             row[f"{kind}_processor_time"] = round(
                 statistics.median(map(_share, processor[way][kind], base[1])), 3
             )
-        row["planned_mb"] = [size >> 20 for size in model.plan.process_bytes or (model.plan.total_bytes,)]
+        planned = model.plan.process_bytes or (model.plan.total_bytes,)  # but for Python and libraries
+        row["planned_mb"] = [size - model.plan.base_bytes // len(planned) >> 20 for size in planned]
         row["other_processes_mb"] = [psutil.Process(pid).memory_full_info().uss >> 20 for pid in memory[way]]
         table[way] = row
     for model in models.values():
