@@ -12,7 +12,9 @@ from msgspec import to_builtins
 from headrace.bench.matplotlib_figure import check_matplotlib
 from headrace.bench.serve.trace import read_trace
 from headrace.cli.terminal import JsonFlag, note, print_json, print_table, progress_bar
+from headrace.elastic.autoscaler import ScalingPolicy
 from headrace.errors import UsageError
+from headrace.simulate.autoscaled import AutoscaledResult, simulate_autoscaled
 from headrace.simulate.cluster_file import (
     ClusterFile,
     check_replicas,
@@ -36,6 +38,9 @@ the fewest requests under way; round-robin; session, where equal beginnings go t
 With --prefill N --decode M (disaggregated prefill) N replicas read prompts for M others where that costs
 less than reading them there; APART is the share of requests for which it does.
 
+With --max replicas are started and stopped as a server does it (autoscaling), also for --ttft-ms and
+--tpot-ms.
+
 With --ttft-ms or --tpot-ms and --plan it finds the cheapest cluster that keeps these targets; with
 --disaggregate it also tries replicas that only read prompts.
 
@@ -43,6 +48,7 @@ With --ttft-ms or --tpot-ms and --plan it finds the cheapest cluster that keeps 
 Examples:
   headrace simulate --trace trace.jsonl.xz --replicas 4
   headrace simulate --trace trace.csv --replicas 8 --policy kv --speed 2 --json
+  headrace simulate --trace trace.csv --policy kv --min 0 --max 8 --ttft-ms 500
   headrace simulate --trace trace.csv --prefill 2 --decode 6 --policy kv
   headrace simulate --trace trace.csv --cluster cluster.toml --plan --ttft-ms 500 --tpot-ms 50
 """
@@ -78,6 +84,16 @@ def command(
     tpot_ms: Annotated[float | None, typer.Option(min=0.001, help="Target: time per further token.")] = None,
     met: Annotated[float, typer.Option(min=0.01, max=1, help="Share of requests within the targets.")] = 0.95,
     max_replicas: Annotated[int, typer.Option(min=1, max=10_000, help="With --plan.")] = 64,
+    fewest: Annotated[
+        int | None, typer.Option("--min", min=0, max=1000, help="Fewest replicas of autoscaling, with --max.")
+    ] = None,
+    most: Annotated[
+        int | None, typer.Option("--max", min=1, max=1000, help="Most replicas of autoscaling.")
+    ] = None,
+    cold_start_s: Annotated[float, typer.Option(min=0, help="Of a replica, with --max.")] = 1.0,
+    idle_s: Annotated[
+        float, typer.Option(min=0.1, help="Until an unneeded replica is stopped, with --max.")
+    ] = 60.0,
     png: Annotated[Path | None, typer.Option(help="Plot the results to this file.")] = None,
     json: JsonFlag = False,
 ) -> None:
@@ -108,6 +124,14 @@ def command(
             f"the file has {len(machines)} kinds of machines: leave one, or compare them with --plan",
             param="cluster",
         )
+    if most is None and fewest is not None:
+        raise UsageError("--min is for autoscaling: give --max, too", param="min")
+    if most is not None and (plan or replicas or readers or png or (fewest or 0) > most):
+        raise UsageError(
+            "--max follows the load from --min replicas on: leave --plan, --replicas, --prefill and --png "
+            "out, and --min at most --max",
+            param="max",
+        )
     loaded = scaled_trace(read_trace(trace), speed=speed, requests=requests)
     if plan:
         with progress_bar("planning", unit="clusters") as progress:
@@ -121,6 +145,20 @@ def command(
         _print_plans(plans, json=json)
         return
     shape = next(iter(machines.values()))
+    if most is not None:
+        scaling = ScalingPolicy(fewest=1 if fewest is None else fewest, most=most, idle_s=idle_s, met=met)
+        autoscaled: list[AutoscaledResult] = []
+        for one in policies:
+            with progress_bar(f"simulating {one}", unit="requests") as progress:
+                found = simulate_autoscaled(
+                    *(loaded, shape, one, scaling),
+                    cold_start_s=cold_start_s,
+                    targets=targets,
+                    progress=progress,
+                )
+            autoscaled.append(found)
+        _print_autoscaled(autoscaled, has_targets=has_targets, json=json)
+        return
     count = (readers + decoders) or replicas or file.replicas or 4
     results: list[SimulationResult] = []
     for one in policies:
@@ -180,6 +218,33 @@ def _print_results(results: list[SimulationResult], *, has_targets: bool) -> Non
     first = results[0]
     if first.refused:
         note(f"{first.refused:,} requests fit no replica and were left out: give replicas more kv_tokens")
+
+
+def _print_autoscaled(results: list[AutoscaledResult], *, has_targets: bool, json: bool) -> None:
+    if json:
+        figures = {
+            one.served.policy: {
+                **_figures(one.served, has_targets=has_targets),
+                "mean_replicas": one.mean_replicas,
+                "usd": one.usd,
+                "starts": one.starts,
+            }
+            for one in results
+        }
+        print_json(figures)
+        return
+    _print_results([one.served for one in results], has_targets=has_targets)
+    rows = [
+        [
+            one.served.policy,
+            f"{one.mean_replicas:.2f}",
+            str(one.served.replicas),
+            str(one.starts),
+            f"{one.usd:.2f}",
+        ]
+        for one in results
+    ]
+    print_table(rows, header=["POLICY", "REPLICAS, MEAN", "MOST", "STARTS", "USD"])
 
 
 def _print_plans(plans: list[PlannedCluster], *, json: bool) -> None:

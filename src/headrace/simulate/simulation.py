@@ -158,7 +158,7 @@ def simulate_shapes(
     """As `simulate`, with replicas of several kinds."""
     has_blocks = any(one.blocks for one in trace)
     page_tokens = block_tokens or (BLOCK_TOKENS if has_blocks else OWN_BLOCK_TOKENS)
-    run = _Simulation(shapes, policy, page_tokens, prefill)
+    run = Simulation(shapes, policy, page_tokens, prefill)
     for number, one in enumerate(trace):
         if number % REPORT_EVERY == 0:
             progress(number, len(trace))
@@ -174,7 +174,9 @@ def simulate_shapes(
     return run.result(policy, targets or SloTargets())
 
 
-class _Simulation:
+class Simulation:
+    """Replicas and their router; `arrive` for each request, then `finish`."""
+
     def __init__(
         self, shapes: Sequence[ReplicaShape], policy: Policy, page_tokens: int, prefill: int
     ) -> None:
