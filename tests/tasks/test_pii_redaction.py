@@ -85,6 +85,39 @@ def test_equal_values_have_equal_placeholders_across_texts() -> None:
     assert third.text == "<EMAIL_ADDRESS_3> <EMAIL_ADDRESS_2>"
 
 
+@pytest.mark.parametrize(
+    "vault",
+    [
+        {"<EMAIL_ADDRESS_999999999>": "b@x.org"},
+        {"<EMAIL_ADDRESS_999999999>": "b@x.org", "<EMAIL_ADDRESS_1>": "c@x.org"},
+        {"EMAIL_ADDRESS_1": "a@x.org"},
+        {"<EMAIL_ADDRESS_x>": "a@x.org"},
+        {"<email_address_7>": "a@x.org"},
+    ],
+)
+def test_a_vault_that_cannot_go_on_loses_nothing(vault: dict[str, str]) -> None:
+    done = redact("mail a@x.org", vault=vault)
+    assert restore(done.text, done.vault) == "mail a@x.org" != done.text
+    assert vault.items() <= done.vault.items()
+
+
+@pytest.mark.parametrize("label", ["employee id", "1ID", "E" * 80, "ö", "_", "MAIL"])
+def test_any_label_has_placeholders_that_are_restored(label: str) -> None:
+    custom = CustomRecognizer(label, [CustomPattern(regex=r"E-\d+", score=0.9)])
+    done = redact("of E-1 and E-2, E-1", recognizers=[custom])
+    assert [one.label for one in done.entities] == [label] * 3 and "E-" not in done.text
+    assert restore(done.text, done.vault) == "of E-1 and E-2, E-1"
+    assert redact("E-2", recognizers=[custom], vault=done.vault).vault == done.vault
+
+
+@pytest.mark.parametrize("before", ["x" * 4090, "x" * 4096, "-----BEGIN X-----" + "y " * 8180])
+def test_a_stream_cuts_no_placeholder(before: str) -> None:
+    text = f"{before}<EMAIL_ADDRESS_1> a@x.org"
+    stream, first = StreamingRedactor(Redactor(Analyzer())), len(before)
+    done = "".join(map(stream.feed, [text[: first + 8], *text[first + 8 :]]))
+    assert done + stream.finish() == redact(text).text
+
+
 def test_text_that_looks_like_a_placeholder_is_restored_as_it_was() -> None:
     text = "<EMAIL_ADDRESS_1> wrote to a@x.org"
     done = redact(text)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 
+from headrace.tasks.pii.operators import MAX_PLACEHOLDER
+
 END = "\0"
 """Takes the place of what separates two blocks. No pattern matches it."""
 
@@ -19,6 +21,7 @@ MAX_KEY = 16 * 1024
 
 _BETWEEN = re.compile(r"\s{2,}|[^\S ]|(?<![0-9]) (?![0-9])")
 _LONG = re.compile(rf"[^\0]{{{MAX_SPACED},}}")
+_OPEN_PLACEHOLDER = re.compile(r"<(?:[A-Z][A-Z0-9_]*)?\Z")
 _KEY_BEGINS = "-----BEGIN "
 _KEY_ENDS = re.compile(r"-----END [A-Z0-9 ]{0,64}-----")
 
@@ -31,7 +34,7 @@ def marked(text: str) -> str:
     done = 0
     while (start := text.find(_KEY_BEGINS, done)) >= 0:
         found = _KEY_ENDS.search(text, start, start + MAX_KEY)
-        stop = found.end() if found else min(start + MAX_KEY, len(text))
+        stop = found.end() if found else _place_to_cut(text, start + MAX_KEY)
         parts += [_marked(text[done:start]), text[start:stop]]
         if found is None and stop < len(text):
             parts.append(END)
@@ -50,11 +53,19 @@ def _cut(block: str) -> str:
     while True:
         place = block.find(" ", start + MAX_SPACED, start + MAX_WORD)
         if place < 0:
-            place = start + MAX_WORD
+            place = _place_to_cut(block, start + MAX_WORD)
         if place >= len(block):
             return "".join([*parts, block[start:]])
         parts += [block[start:place], END]
         start = place + 1
+
+
+def _place_to_cut(text: str, place: int) -> int:
+    """`place`, or before what may be a placeholder there: a half would be restored as something else."""
+    if place >= len(text):
+        return len(text)
+    opened = text.rfind("<", place - MAX_PLACEHOLDER, place + 1)
+    return opened - 1 if opened >= 0 and _OPEN_PLACEHOLDER.match(text[opened : place + 1]) else place
 
 
 def committed(text: str) -> int:

@@ -17,7 +17,8 @@ LITERAL: Final = "TEXT"
 """The entity of what already looks like a placeholder, so that no text is restored as another."""
 
 PLACEHOLDER: Final = re.compile(r"<[A-Z][A-Z0-9_]{0,63}_[0-9]{1,9}>")
-_COUNT: Final = re.compile(r"[0-9]{1,9}")
+_MAX_NUMBER, _MAX_STEM = 999_999_999, 64
+_NOT_IN_STEM: Final = re.compile(r"[^A-Z0-9_]")
 MAX_PLACEHOLDER: Final = 76
 """Characters of the longest placeholder, at least."""
 
@@ -85,7 +86,7 @@ class Vault:
 
     def __init__(self, values: Mapping[str, str] | None = None) -> None:
         self.values: dict[str, str] = dict(values or {})
-        self._placeholders = {(_label(one), text): one for one, text in self.values.items()}
+        self._placeholders: dict[tuple[str, str], str] = {}
         self._counts: dict[str, int] = {}
         for one in self.values:
             if len(one) > MAX_NEW_VALUE:
@@ -94,19 +95,26 @@ class Vault:
                     " the place of an entity",
                     param="vault",
                 )
-            label, _, number = one.strip("<>").rpartition("_")
-            is_count = _COUNT.fullmatch(number) is not None
-            self._counts[label] = max(self._counts.get(label, 0), int(number) if is_count else 0)
+            if PLACEHOLDER.fullmatch(one):  # nothing else is put back: it is not used again
+                stem, _, number = one[1:-1].rpartition("_")
+                self._placeholders[stem, self.values[one]] = one
+                self._counts[stem] = max(self._counts.get(stem, 0), int(number))
         self._key = secrets.token_bytes(32)
 
     def placeholder(self, label: str, text: str) -> str:
-        """The placeholder of a text, always the same."""
-        known = self._placeholders.get((label, text))
+        """The placeholder of a text, always the same, and one that `restore_text` finds."""
+        stem = _stem(label)
+        known = self._placeholders.get((stem, text))
         if known is None:
-            self._counts[label] = number = self._counts.get(label, 0) + 1
-            known = self._placeholders[label, text] = f"<{label}_{number}>"
+            known = self._placeholders[stem, text] = self._unused(stem)
             self.values[known] = text
         return known
+
+    def _unused(self, stem: str) -> str:
+        while True:
+            self._counts[stem] = number = self._counts.get(stem, 0) % _MAX_NUMBER + 1
+            if (found := f"<{stem}_{number}>") not in self.values:
+                return found
 
     def replacement(self, operator: Operator, label: str, text: str) -> str:
         """What an operator makes of the text of an entity."""
@@ -124,8 +132,12 @@ class Vault:
                 return self.placeholder(label, text) if operator.new_value is None else operator.new_value
 
 
-def _label(placeholder: str) -> str:
-    return placeholder.strip("<>").rpartition("_")[0]
+def _stem(label: str) -> str:
+    """A label as placeholders have it: those of custom recognizers and of models may be any text."""
+    if _NOT_IN_STEM.search(label) is None and label[:1].isalpha() and len(label) <= _MAX_STEM:
+        return label
+    stem = _NOT_IN_STEM.sub("_", label.upper())
+    return (stem if stem[:1].isalpha() else f"ENTITY_{stem}")[:_MAX_STEM]
 
 
 def _masked(operator: Operator, text: str) -> str:
