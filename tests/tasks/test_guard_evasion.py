@@ -113,6 +113,51 @@ def test_calls_are_redacted_and_stay_json() -> None:
     assert [one.action for one in call.verdicts] == ["redact"]
 
 
+@pytest.mark.parametrize(
+    "arguments", ['{"to": "blue bird", "to": "me"}', '{"a": [{"to": "bluebird", "to": 1}]}']
+)
+def test_a_key_that_is_there_twice_hides_no_value(arguments: str) -> None:
+    events, call, _ = answered(GUARD, call_parts(arguments))
+    assert not [part for event in events for part in getattr(event, "parts", ())]
+    assert call.verdicts[0].guard == "words"
+
+
+def redacted_call(arguments: str) -> str:
+    guard = {"private": {"kind": "pii", "entities": ["EMAIL_ADDRESS"], "action": "redact"}}
+    events, _, _ = answered(guard, call_parts(arguments))
+    [found] = [p for event in events for p in getattr(event, "parts", ()) if isinstance(p, Arguments)]
+    return found.text
+
+
+def test_redacted_calls_keep_two_texts_apart() -> None:
+    found = redacted_call('{"ann@x.org": 1, "bob@x.org": ["ann@x.org"]}')
+    assert found == '{"<EMAIL_ADDRESS_1>": 1, "<EMAIL_ADDRESS_2>": ["<EMAIL_ADDRESS_1>"]}'
+    assert redacted_call('{"to": "ann@x.org", "to": "me"}') == '{"to": "me"}'
+
+
+def test_placeholders_of_a_request_tell_texts_apart() -> None:
+    guard: dict[str, object] = {"private": {"kind": "pii", "action": "redact"}}
+    given = (
+        Message("user", "I am ann@x.org"),
+        Message("assistant", "Hi", tool_calls=(ToolCall("c", "send", '{"to": "bob@x.org"}'),)),
+        Message("user", "From ann@x.org to bob@x.org"),
+    )
+    _, _, inner = answered(guard, [], ChatRequest(id="r", messages=given))
+    seen = inner.seen[0].messages  # type: ignore
+    assert [one.content for one in seen] == [
+        "I am <EMAIL_ADDRESS_1>",
+        "Hi",
+        "From <EMAIL_ADDRESS_1> to <EMAIL_ADDRESS_2>",
+    ]
+    assert seen[1].tool_calls[0].arguments == '{"to": "<EMAIL_ADDRESS_2>"}'
+
+
+def test_words_before_encoded_text_do_not_hide_it() -> None:
+    words = " ".join(f"{place:04}letters_and_more" for place in range(500))
+    with pytest.raises(ContentBlocked, match="'words' blocks"):
+        answered(GUARD, [], chat(f"{words} {ENCODED}"))
+
+
 def test_a_call_that_failed_is_read_as_text() -> None:
     parts: list[Any] = [CallStart(0, "c1", "send"), Arguments(0, "{"), CallFailed(0), Text("the blue bird")]
     events, _, _ = answered(GUARD, parts)

@@ -7,27 +7,39 @@ from collections.abc import Callable, Iterator
 from typing import cast
 
 
+class _Pairs(list[tuple[str, object]]):
+    """An object whose keys are there twice: all are read, also those that another parser would not take."""
+
+
 def call_text(name: str, arguments: str) -> str:
     """All texts and numbers of a call, each on a line; of arguments that are no JSON the text as it is."""
     try:
-        return "\n".join([name, *_leaves(json.loads(arguments))])
+        return "\n".join([name, *_leaves(json.loads(arguments, object_pairs_hook=_all_pairs))])
     except (ValueError, RecursionError):
         return f"{name}\n{arguments}"
 
 
 def redacted_arguments(arguments: str, redact: Callable[[str], str]) -> str:
-    """The arguments with texts, keys and numbers redacted: still JSON where they were."""
+    """The arguments with texts, keys and numbers redacted: still JSON where they were. Of a key that is there
+    twice the last one stays."""
     try:
         value = json.loads(arguments)
+        is_whole = value == json.loads(arguments, object_pairs_hook=_all_pairs)
         changed = _mapped(value, redact)
     except (ValueError, RecursionError):
         return redact(arguments)
-    return arguments if changed == value else json.dumps(changed, ensure_ascii=False)
+    return arguments if changed == value and is_whole else json.dumps(changed, ensure_ascii=False)
+
+
+def _all_pairs(pairs: list[tuple[str, object]]) -> object:
+    found = dict(pairs)
+    return found if len(found) == len(pairs) else _Pairs(pairs)
 
 
 def _leaves(value: object) -> Iterator[str]:
-    if isinstance(value, dict):
-        for key, one in cast("dict[str, object]", value).items():
+    if isinstance(value, dict | _Pairs):
+        entries = value if isinstance(value, _Pairs) else cast("dict[str, object]", value).items()
+        for key, one in entries:
             yield key
             yield from _leaves(one)
     elif isinstance(value, list):

@@ -56,18 +56,20 @@ class GuardChecks:
         stage: Stage,
         call: CallContext,
         before: str = "",
+        redactors: Mapping[str, Redactor] | None = None,
     ) -> tuple[str, list[GuardVerdict]]:
         """The text, redacted where a guard says so, and the verdicts of those that have found something.
 
         `before` was checked and stands before the text: what is found in both together counts where the text
-        has a part in it. Guards of schemas read whole answers, see `check_whole`.
+        has a part in it. `redactors` are those of guards that redact, where several texts share placeholders.
+        Guards of schemas read whole answers, see `check_whole`.
         """
         verdicts: list[GuardVerdict] = []
         for name, guard in guards.items():
             if not guard.reads(stage) or guard.kind == "schema" or not text.strip():
                 continue
             if guard.action == "redact":
-                done = await redacted(redactor_of(name, guard), text)
+                done = await redacted((redactors or {}).get(name) or redactor_of(name, guard), text)
                 found = _best((one.label, one.score) for one in done.entities)
                 text = done.text
             elif guard.kind == "words":

@@ -36,7 +36,8 @@ class CheckedInput:
     def __init__(self, checks: GuardChecks, guards: Mapping[str, GuardSettings], call: CallContext) -> None:
         self._checks, self._call, self._param = checks, call, ""
         self._guards = {name: one for name, one in guards.items() if one.reads("input")}
-        self._redacting = {name: one for name, one in self._guards.items() if one.action == "redact"}
+        redacting = {name: one for name, one in self._guards.items() if one.action == "redact"}
+        self._redactors = {name: redactor_of(name, one) for name, one in redacting.items()}
 
     async def read(self, request: GenerationRequest) -> GenerationRequest:
         """The request, redacted where a guard says so. ContentBlocked where one blocks it, InvalidRequest
@@ -91,20 +92,22 @@ class CheckedInput:
     async def _text(self, text: str | None) -> str | None:
         if not text:
             return text
-        new, verdicts = await self._checks.check(self._guards, text, "input", self._call)
+        new, verdicts = await self._check(text)
         self._judge(verdicts)
         return new
 
     async def _tool_call(self, call: ToolCall) -> ToolCall:
         text = call_text(call.name, call.arguments)
-        _, verdicts = await self._checks.check(self._guards, text, "input", self._call)
+        _, verdicts = await self._check(text)
         self._judge(verdicts)
         arguments = call.arguments
-        for name, guard in self._redacting.items():
-            redactor = redactor_of(name, guard)
+        for redactor in self._redactors.values():
             search = partial(redacted_arguments, arguments, lambda one, r=redactor: r.redact(one).text)
             arguments = await in_thread_if_long(search, len(arguments))
         return replace(call, arguments=arguments)
+
+    async def _check(self, text: str) -> tuple[str, list[GuardVerdict]]:
+        return await self._checks.check(self._guards, text, "input", self._call, redactors=self._redactors)
 
     def _judge(self, verdicts: Sequence[GuardVerdict]) -> None:
         for one in verdicts:

@@ -98,6 +98,7 @@ class GuardedCall:
 
     def __init__(self, start: CallStart) -> None:
         self._start, self._written = start, list[str]()
+        self._redactors: dict[str, Redactor] = {}
         self.verdicts: list[GuardVerdict] = []
 
     def add(self, arguments: str) -> None:
@@ -108,14 +109,15 @@ class GuardedCall:
         """Its parts where they may be shown."""
         arguments = "".join(self._written)
         for name, guard in guards.redacting.items():
-            arguments = redacted_arguments(arguments, partial(self._redacted, name, guard))
+            self._redactors[name] = redactor_of(name, guard)  # one, so that two texts have two placeholders
+            arguments = redacted_arguments(arguments, partial(self._redacted, name))
         self.verdicts += await guards.verdicts(call_text(self._start.name, arguments))
         index = self._start.index
         parts: list[AnswerEvent] = [self._start, *([Arguments(index, arguments)] if arguments else [])]
         return [*parts, CallEnd(index)] if is_complete else parts
 
-    def _redacted(self, name: str, guard: GuardSettings, text: str) -> str:
-        done = redactor_of(name, guard).redact(text)
+    def _redacted(self, name: str, text: str) -> str:
+        done = self._redactors[name].redact(text)
         if done.entities and all(one.guard != name for one in self.verdicts):
             best = max(done.entities, key=lambda it: it.score)
             self.verdicts.append(GuardVerdict(name, "output", "redact", best.label, best.score))

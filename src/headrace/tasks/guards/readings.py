@@ -6,8 +6,8 @@ import base64
 import re
 import unicodedata
 
-MAX_DECODED = 32
-"""Pieces of a text that are decoded."""
+MAX_DECODED = 20_000
+"""Pieces of a text that are decoded, in a tenth of a second: some words before one must not hide it."""
 _ENCODED = re.compile(r"[A-Za-z0-9+/_-]{14,}")
 _LINE_END = re.compile(r"(?<=[A-Za-z0-9+/_-]{14})\r?\n(?=[A-Za-z0-9+/_=-])")
 _STANDARD = str.maketrans("-_", "+/")
