@@ -114,7 +114,7 @@ def test_many_inputs(server: Running, model: LoadedModel) -> None:
 @pytest.mark.parametrize(
     ("more", "param", "message"),
     [
-        ({"input": "x" * 64}, "prompt", "prompt has 65 tokens, the limit is 64"),
+        ({"input": "x" * 64}, "input", "prompt has 65 tokens, the limit is 64"),
         ({"input": "x" * 100_000}, "input", "100,000 characters"),
         ({"input": []}, "input", "none may be empty"),
         ({"input": [[]]}, "input", "none may be empty"),
@@ -124,7 +124,7 @@ def test_many_inputs(server: Running, model: LoadedModel) -> None:
         ({"input": {"content": "abc"}}, "input", "has an object"),
         ({"input": {"content": [{"type": "image_url", "image_url": {}}]}}, "input", "is no text"),
         ({"input": [True]}, "input", "must be integers"),
-        ({"input": [128]}, "prompt", "token 128 is not in the vocabulary"),
+        ({"input": [128]}, "input", "token 128 is not in the vocabulary"),
         ({"dimensions": 33}, "dimensions", "ask for 1 to 32"),
         ({"dimensions": 0}, "dimensions", "an integer >= 1, not 0"),
         ({"encoding_format": "hex"}, "encoding_format", "not 'hex'"),

@@ -26,8 +26,9 @@ def validate_request(
     remedy = _remedy(longest, model_longest)
     _check_kind(request, embedding_size)
     count = len(request.prompt)
+    given = "prompt" if request.embed is None else "input"  # as methods and bodies call it
     if count == 0:
-        raise InvalidRequest("the prompt has no tokens: give some text", param="prompt")
+        raise InvalidRequest("the prompt has no tokens: give some text", param=given)
     asked = request.params.max_tokens
     least = 0 if request.embed is not None else asked or 1
     if request.continuations:
@@ -37,11 +38,11 @@ def validate_request(
         less = " or lower max_tokens" if asked else ""
         raise ContextLengthExceeded(
             f"{wanted}, the limit is {longest:,}: shorten it{less}{remedy}",
-            param="max_tokens" if asked and count < longest else "prompt",
+            param="max_tokens" if asked and count < longest else given,
             prompt_tokens=count,
             context_length=longest,
         )
-    _check_ids("prompt", request.prompt, vocabulary)
+    _check_ids(given, request.prompt, vocabulary)
     _check_ids("logit_bias", request.params.logit_bias, vocabulary)
     _check_ids("stop_token_ids", request.params.stop_token_ids, vocabulary)
     _check_ids("allowed_token_ids", request.params.allowed_token_ids or (), vocabulary)

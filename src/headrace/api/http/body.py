@@ -75,7 +75,7 @@ def _known(kind: type[RequestBody]) -> frozenset[str]:
     return frozenset(field.encode_name for field in msgspec.structs.fields(kind)) - kind.elsewhere.keys()
 
 
-_TEXT_FIELDS = ("input", "inputs", "documents", "texts", "text_2", "sentences", "text")
+_TEXT_FIELDS = ("input", "inputs", "documents", "texts", "text_2", "sentences", "text", "prompt")
 
 
 @cache
