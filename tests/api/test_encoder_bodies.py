@@ -232,6 +232,8 @@ def test_pooling_gives_what_the_model_makes(server: Running) -> None:
         ({"task": "plugin"}, "task"),
         ({"activation": True, "softmax": True}, "softmax"),
         ({"add_special_tokens": False}, "add_special_tokens"),
+        ({"model": "classifier", "dimensions": 2}, "dimensions"),
+        ({"model": "tokens", "dimensions": 2, "task": "token_classify"}, "dimensions"),
     ):
         assert refused_field(server, "/pooling", {"model": "embedder", "input": "a", **more}) == field
     assert (
@@ -247,7 +249,8 @@ def test_tei_says_in_a_header_what_it_has_cut(server: Running) -> None:
         ("/embed_sparse", "sparse"),
         ("/predict", "classifier"),
     ):
-        assert post(server, path, {"model": model, "inputs": LONG}, 400)["error_type"] == "Validation"
+        error = post(server, path, {"model": model, "inputs": LONG}, 400)
+        assert (error["error_type"], error["param"]) == ("Validation", "inputs")
         _, said = warned(server, path, {"model": model, "inputs": LONG, "truncate": True})
         assert [one["param"] for one in said] == ["truncate"], path
         assert warned(server, path, {"model": model, "inputs": "a"})[1] == []

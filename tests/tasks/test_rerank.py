@@ -231,6 +231,12 @@ def test_labels_that_mean_nothing_are_refused(decoder: LLM, labels: list[str]) -
     assert caught.value.param == "labels"
 
 
+def test_a_decoder_says_that_it_reads_no_template(decoder: LLM, caplog: pytest.LogCaptureFixture) -> None:
+    [found] = decoder.zero_shot("a cat", ["cat", "sea"], hypothesis_template="It is {} indeed.")
+    assert [found] == decoder.zero_shot("a cat", ["cat", "sea"])
+    assert caplog.text.count("reads the labels as they are") == 1
+
+
 def test_an_encoder_chooses_nothing(embedder: LLM) -> None:
     with pytest.raises(InvalidRequest, match="cannot generate text, it can embed texts"):
         embedder.choose("x", ["a", "b"])

@@ -20,7 +20,9 @@ from headrace.inference.model_source import ModelThreads, OneModel
 from headrace.inference.requests import TextPair
 from headrace.loading.options import EngineOptions
 from headrace.tasks.classify import classify
+from headrace.tasks.few_shot import check_examples
 from headrace.tasks.label_scores import Classification, activated
+from headrace.tasks.pooling import pool
 from headrace.weights.fitted_head import SETTINGS_FILE
 from headrace.workers.model_spec import ModelSpec
 from headrace.workers.worker_loader import WorkerLoader
@@ -82,13 +84,38 @@ def test_a_server_loads_the_folder(saved: Saved) -> None:
                 runner = ModelRunner(LocalHandler(source, threads), source, threads)
                 return await classify(runner, "topics", TEXTS, new_call(), **options)
 
+        async def pooled(**options: Any) -> list[Any]:
+            source, threads = OneModel(model), ModelThreads(1)
+            with threads:
+                runner = ModelRunner(LocalHandler(source, threads), source, threads)
+                rows = await pool(runner, "topics", TEXTS, new_call(), most=1000, **options)
+                return [row.tolist() for row in rows]
+
         found, logits = asyncio.run(ask()), asyncio.run(ask(raw=True))
+        for rows, own in ((pooled(), found), (pooled(activation=False), logits)):
+            assert np.allclose(asyncio.run(rows), [one.scores for one in own], atol=1e-6)
         each = asyncio.run(ask(activation="sigmoid"))  # in the place of its own
         assert each[0].scores == pytest.approx(activated(np.array(logits[0].scores), "sigmoid").tolist())
         assert [one.label for one in found] == [one.label for one in saved[1]]
         assert found[0].scores == pytest.approx(saved[1][0].scores, abs=1e-5)
     finally:
         model.close()
+
+
+@pytest.mark.parametrize(
+    "examples",
+    [
+        {"a": "several", "b": ["x"]},
+        {"a": [1], "b": ["x"]},
+        [("x", "a"), ("y", 3)],
+        [("x",), ("y", "b")],
+        ["xa"],
+    ],
+)
+def test_examples_that_are_no_texts_are_refused(examples: Any) -> None:
+    with pytest.raises(InvalidRequest, match="it must be ") as error:
+        check_examples(examples)
+    assert error.value.param == "examples"
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec.structs import replace
 
-from headrace.engine.unit_rows import unit_rows
 from headrace.errors import InvalidRequest
 from headrace.inference.call_context import CallContext
 from headrace.inference.keywords import new_id
 from headrace.inference.model_runner import ModelRunner
 from headrace.inference.requests import EmbeddingRequest, TextPair, Truncation
 from headrace.ops.value import Array
-from headrace.tasks.few_shot import fitted_regression
+from headrace.tasks.few_shot import fitted_logits
 from headrace.tasks.label_scores import Classification, activated, best_label
 from headrace.weights.head import Activation, Head
 
@@ -51,9 +50,7 @@ async def classify(
     if activation is not None:
         head = replace(head, activation=activation)
     if head.kind == "fitted" and rows:
-        regression = fitted_regression(model.folder, model.created_s, model.engine.limits.embedding_size)
-        found = regression.classify(unit_rows(np.concatenate(rows)), raw=True)
-        return [classification(head, np.array(one.scores), raw=raw) for one in found]
+        rows = fitted_logits(model, np.concatenate(rows))[:, None]
     return [classification(head, row[0], raw=raw) for row in rows]
 
 

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from msgspec import Struct
@@ -22,12 +23,20 @@ from headrace.inference.model_runner import ModelRunner
 from headrace.ops.value import Array
 from headrace.tasks.embed import EmbedOptions, embed_texts
 from headrace.tasks.label_scores import Classification, Doubles, activated, best_label
-from headrace.tasks.task_limits import MAX_LABELS, check_finite, check_label_characters
+from headrace.tasks.task_limits import (
+    MAX_LABELS,
+    check_finite,
+    check_label_characters,
+    check_strings,
+)
 from headrace.weights.confined import confined
 from headrace.weights.fitted_head import SETTINGS_FILE, WEIGHTS_FILE, read_fitted
 from headrace.weights.safetensors.reader import SafetensorsFile
 from headrace.weights.safetensors.writer import write_safetensors
 from headrace.weights.tensor_output import TensorOutput
+
+if TYPE_CHECKING:
+    from headrace.engine.client import LoadedModel
 
 STRENGTH = 1e-4
 """Of ten times more, embeddings of length 1 hardly tell 77 labels apart: 54 % right of Banking77 instead of
@@ -162,14 +171,24 @@ def fitted_regression(folder: Path, loaded_s: int, size: int) -> LogisticRegress
     return load(folder, size)
 
 
+def fitted_logits(model: LoadedModel, vectors: Array) -> Array:
+    """What the regression of a served model says of the vectors [texts, size] of its encoder."""
+    size = model.engine.limits.embedding_size
+    regression = fitted_regression(model.folder, model.created_s, size)
+    return unit_rows(vectors) @ regression.weights.T + regression.bias
+
+
 def check_examples(
     examples: Mapping[str, Sequence[str]] | Sequence[tuple[str, str]],
 ) -> tuple[list[str], list[str]]:
     """Texts and their labels, from pairs (text, label) or from texts by label."""
     if isinstance(examples, Mapping):
+        for texts in examples.values():
+            check_strings(texts, "examples")
         pairs = [(text, label) for label, texts in examples.items() for text in texts]
     else:
-        pairs = [(text, label) for text, label in examples]
+        pairs = [_pair(one, index) for index, one in enumerate(examples)]
+    check_strings([label for _, label in pairs], "examples")
     labels = {label for _, label in pairs}
     if not 2 <= len(labels) <= MAX_LABELS or not all(label.strip() for label in labels):
         raise InvalidRequest(
@@ -177,6 +196,17 @@ def check_examples(
             param="examples",
         )
     return [text for text, _ in pairs], [label for _, label in pairs]
+
+
+def _pair(given: object, index: int) -> tuple[str, str]:
+    shown = repr(given)[:100]
+    both = cast("Sequence[object]", given) if isinstance(given, tuple | list) else ()
+    texts = [one for one in both if isinstance(one, str)]
+    if len(both) != 2 or len(texts) != 2:
+        raise InvalidRequest(
+            f"examples[{index}] is {shown}, it must be two texts: (text, label)", param="examples"
+        )
+    return texts[0], texts[1]
 
 
 async def classify_by_examples(

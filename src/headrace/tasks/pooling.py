@@ -8,11 +8,13 @@ from typing import Literal
 
 import numpy as np
 
+from headrace.errors import InvalidRequest
 from headrace.inference.call_context import CallContext
 from headrace.inference.keywords import new_id
 from headrace.inference.model_runner import ModelRunner
 from headrace.inference.requests import EmbeddingRequest, Prompt, Truncation
 from headrace.ops.value import Array
+from headrace.tasks.few_shot import fitted_logits
 from headrace.tasks.label_scores import activated
 from headrace.tasks.task_limits import check_numbers
 
@@ -41,6 +43,13 @@ async def pool(
     """
     async with runner.lease(name, call, *((task,) if task else _TASKS)) as model:
         asked: PoolingTask = task or next(one for one in _TASKS if one in model.tasks)
+        scores = asked in ("classify", "token_classify")
+        if scores and dimensions is not None:
+            raise InvalidRequest(
+                f"{model.name} gives a score for each of its labels, which have no dimensions: leave"
+                " dimensions out",
+                param="dimensions",
+            )
         request = EmbeddingRequest(
             id=new_id(),
             model=model.name,
@@ -54,7 +63,9 @@ async def pool(
             async for part in portions:
                 rows += part
                 check_numbers(rows, len(inputs), most, "input")
-        if asked in ("classify", "token_classify") and activation:
+        if model.head is not None and model.head.kind == "fitted":
+            rows = [fitted_logits(model, one) for one in rows]
+        if scores and activation:
             assert model.head is not None
             rows = [activated(one, model.head.activation).astype(np.float32) for one in rows]
     if asked in ("embed", "classify"):

@@ -95,6 +95,8 @@ async def zero_shot(
             "multi_label needs a model of entailment or an embedder, a decoder chooses one label",
             param="multi_label",
         )
+    if hypothesis_template != TEMPLATE:
+        call.warn("hypothesis_template", f"{name} generates text and reads the labels as they are")
     _check_pairs(len(texts), len(labels), MAX_JUDGED_PAIRS)
     asked = ", ".join(labels)
     prompts = [_QUESTION.format(text=text, labels=asked) for text in texts]
