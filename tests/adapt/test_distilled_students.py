@@ -201,9 +201,9 @@ def test_it_answers_in_a_server_and_is_in_no_list(
             say(http, next(fresh))
         task = until(lambda: store.tasks())[0].id
         until(lambda: len(store.export()) == 2)
-        store.database.execute("DELETE FROM examples")
         collected(store, 80)
         store.database.execute("UPDATE examples SET task = ?", (task,))
+        store.database.execute("DELETE FROM examples WHERE answer != ?", (ANSWER,))
         settings = AdaptSettings(margin=0.2, base="nano", encoder="embed")
         folders = folders_of(store, task, settings, shipped)
         name, card = train(store, task, settings, words, folders=folders, rung="distilled")
