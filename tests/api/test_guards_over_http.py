@@ -59,6 +59,22 @@ def test_blocked_output_is_a_content_filter_or_a_refusal(serve: Callable[..., Ru
     assert made.status == "incomplete" and made.incomplete_details.reason == "content_filter"  # type: ignore
 
 
+@pytest.mark.parametrize("action", ["flag", "redact"])
+def test_a_stream_has_the_text_of_a_whole_reply(serve: Callable[..., Running], action: str) -> None:
+    guard = {"kind": "regex", "patterns": ["no such text"], "on": ["output"], "action": action}
+    server = serve(guards={"words": guard})
+    server.model.engine.go.set()
+    asked = {"model": "fake/model", "prompt": "x", "max_tokens": 3}
+    [whole] = server.openai().completions.create(**asked).choices  # type: ignore
+    chunks = list(server.openai().completions.create(stream=True, **asked))  # type: ignore
+    assert "".join(c.choices[0].text for c in chunks if c.choices) == whole.text != ""
+    asked["messages"] = [{"role": "user", "content": asked.pop("prompt")}]
+    [whole] = server.openai().chat.completions.create(**asked).choices  # type: ignore
+    chunks = list(server.openai().chat.completions.create(stream=True, **asked))  # type: ignore
+    said = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+    assert said == whole.message.content != ""
+
+
 def test_unknown_guards_are_refused(server: Running) -> None:
     with pytest.raises(openai.BadRequestError, match="unknown guard 'x'"):
         server.openai().chat.completions.create(

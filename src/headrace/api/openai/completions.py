@@ -21,7 +21,7 @@ from headrace.api.openai.prompts import PROMPTS, read_prompts
 from headrace.api.openai.responder import OpenAIReply, ReplyOptions
 from headrace.api.openai.schema import ScalingNote, TextChoice, TextChunk, TextLogprobs, TextReply
 from headrace.api.service import Service
-from headrace.chat.tool_formats.events import Text
+from headrace.chat.tool_formats.events import AnswerEvent, Text
 from headrace.inference.events import OutputDelta, OutputFinished, Prepared, PromptScored, TokenText
 from headrace.inference.requests import CompletionRequest
 from headrace.inference.result import ChoiceResult
@@ -81,6 +81,10 @@ class CompletionBody(ScalingBody, kw_only=True):
         return more
 
 
+def _text(parts: Sequence[AnswerEvent]) -> str:
+    return "".join(part.text for part in parts if isinstance(part, Text))
+
+
 class TextFormatter:
     """Choices of completions."""
 
@@ -117,14 +121,14 @@ class TextFormatter:
 
     def delta(self, index: int, event: OutputDelta) -> TextChoice | None:
         """New text, or tokens whose text is buffered where their log probabilities are wanted."""
-        text = "".join(part.text for part in event.parts if isinstance(part, Text))
+        text = _text(event.parts)
         if not text and not (self._wants_logprobs and event.logprobs):
             return None
         return TextChoice(index, text, self._logprobs(index, event.logprobs))
 
     def ending(self, index: int, event: OutputFinished) -> TextChoice:
-        """The chunk with the finish reason."""
-        return TextChoice(index, "", None, event.reason, event.stop)
+        """The chunk with the finish reason, and the text that a guard has held until then."""
+        return TextChoice(index, _text(event.parts), None, event.reason, event.stop)
 
     def whole(
         self, index: int, prompt: int, choice: ChoiceResult, note: ScalingNote | UnsetType
