@@ -237,6 +237,13 @@ def test_a_decoder_says_that_it_reads_no_template(decoder: LLM, caplog: pytest.L
     assert caplog.text.count("reads the labels as they are") == 1
 
 
+@pytest.mark.parametrize("letters", [600, 200_000])
+def test_a_text_that_is_too_long_for_a_decoder_is_named(decoder: LLM, letters: int) -> None:
+    with pytest.raises(ContextLengthExceeded) as caught:
+        decoder.zero_shot("a" * letters, ["cat", "sea"])
+    assert caught.value.param == "input"
+
+
 def test_an_encoder_chooses_nothing(embedder: LLM) -> None:
     with pytest.raises(InvalidRequest, match="cannot generate text, it can embed texts"):
         embedder.choose("x", ["a", "b"])

@@ -100,7 +100,12 @@ async def zero_shot(
     _check_pairs(len(texts), len(labels), MAX_JUDGED_PAIRS)
     asked = ", ".join(labels)
     prompts = [_QUESTION.format(text=text, labels=asked) for text in texts]
-    return await choose_each(runner, name, prompts, labels, call)
+    try:
+        return await choose_each(runner, name, prompts, labels, call)
+    except InvalidRequest as error:  # the prompt is ours: its text is what was sent
+        if error.param == "prompt":
+            error.param = "input"
+        raise
 
 
 def _check_pairs(texts: int, labels: int, most: int) -> None:
