@@ -18,13 +18,14 @@ class FaultProxy:
     """Passes on to `host:port`. While it is cut nothing is passed, and nobody is told."""
 
     def __init__(self, host: str, port: int) -> None:
+        self._address = (host, port)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
-        self._there = socket.create_connection((host, port))
+        self._closed = False
         self._whole = threading.Event()
         self._whole.set()
         self.delay_s = 0.0
-        self._ends: list[socket.socket] = [self._listener, self._there]
+        self._ends: list[socket.socket] = [self._listener]
         threading.Thread(target=self._serve, daemon=True).start()
 
     def cut(self) -> None:
@@ -37,8 +38,9 @@ class FaultProxy:
 
     def close(self) -> None:
         """At the end of a test."""
+        self._closed = True
         self.heal()
-        for end in self._ends:
+        for end in list(self._ends):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
             end.close()
@@ -47,8 +49,15 @@ class FaultProxy:
         with suppress(OSError):
             here = self._listener.accept()[0]
             self._ends.append(here)
-            threading.Thread(target=self._pass, args=(here, self._there), daemon=True).start()
-            self._pass(self._there, here)
+            # Not before: a front waits for the first words of whoever connects, and not for long.
+            there = socket.create_connection(self._address)
+            self._ends.append(there)
+            if self._closed:
+                here.close()
+                there.close()
+                return
+            threading.Thread(target=self._pass, args=(here, there), daemon=True).start()
+            self._pass(there, here)
 
     def _pass(self, source: socket.socket, target: socket.socket) -> None:
         with suppress(OSError):
@@ -70,20 +79,24 @@ class FaultyNetwork:
 
     def __init__(self, launch: Launch) -> None:
         self._launch = launch
+        self._lock = threading.Lock()
         self.most = 1000
         self.proxies: list[FaultProxy] = []
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def __call__(self, host: str, port: int, key: bytes) -> subprocess.Popen[bytes]:
-        if sum(one.poll() is None for one in self.processes) >= self.most:
-            raise NoRoom("a replica takes 1 core: there is none")
-        proxy = FaultProxy(host, port)
-        self.proxies.append(proxy)
-        self.processes.append(self._launch("127.0.0.1", proxy.port, key))
-        return self.processes[-1]
+        with self._lock:
+            if sum(one.poll() is None for one in self.processes) >= self.most:
+                raise NoRoom("a replica takes 1 core: there is none")
+            proxy = FaultProxy(host, port)
+            self.proxies.append(proxy)
+            self.processes.append(self._launch("127.0.0.1", proxy.port, key))
+            return self.processes[-1]
 
     def close(self) -> None:
-        """At the end of a test."""
+        """At the end of a test; nothing is launched after it."""
+        with self._lock:
+            self.most = 0
         for proxy in self.proxies:
             proxy.close()
         for process in self.processes:
