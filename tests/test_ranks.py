@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -182,3 +183,9 @@ def test_no_cycles() -> None:
 
     for name in sorted(resolved):
         visit(name, ())
+
+
+def test_files_of_tests_have_names_of_their_own() -> None:
+    """pytest imports them by their names alone: a second one of a name stops the whole run."""
+    names = Counter(path.name for path in Path(__file__).parent.rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []
