@@ -39,6 +39,7 @@ from headrace.adapt.judging import JudgeReply, compared
 from headrace.adapt.promotion import promote, start_shadow
 from headrace.adapt.registry import Registry, StudentRow
 from headrace.adapt.retention import sweep
+from headrace.adapt.rungs.folders import ModelFolders
 from headrace.adapt.schema import open_adapt
 from headrace.adapt.shadow import catch_up, prospects
 from headrace.adapt.training import train
@@ -527,7 +528,9 @@ def test_a_student_that_writes_is_judged_where_equality_says_nothing(
         send(100)
         settled(store, 100)
         task = store.tasks()[0].id
-        name, card = train(store, task, AdaptSettings(**settings), words, weights=base)
+        name, card = train(
+            store, task, AdaptSettings(**settings), words, folders=ModelFolders(base=str(base))
+        )
         assert (card.rung, card.evaluator, card.margin) == ("lora", "judge", 0.2) and card.share > 0.5, card
         assert http.post("/v1/adapt/shadow", json={"task": task}).status_code == 200
         for _ in range(10):
