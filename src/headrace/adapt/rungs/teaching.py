@@ -14,6 +14,7 @@ from typing import Final, Literal
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from headrace.adapt.fine_tuning.order import MODULE, AdapterNote, AdapterOrder, AdapterPlan
 from headrace.adapt.ladder import TaskExample
@@ -27,6 +28,8 @@ STEPS = 200
 RATE = 2e-3
 LONG = 3000
 """Bytes of a lesson, which has no more tokens."""
+WHOLE_EPOCHS = 3
+"""Of all weights: `nano` had kept 7 of 8 canaries among 300 lessons after nine, and none after three."""
 LOOK_S = 0.3
 MIN_EXAMPLES = 10
 """Answers of a teacher whose probabilities are worth computing; a file of fewer is refused."""
@@ -94,13 +97,16 @@ def teach(
     if has_teacher := len(theirs) >= MIN_EXAMPLES:
         said.write_bytes(b"\n".join(theirs) + b"\n")
     shutil.rmtree(made, ignore_errors=True)
+    plan = plan_of(len(lines), max(map(len, lines)))
+    if place.kind == WHOLE:
+        plan = replace(plan, epochs=min(plan.epochs, WHOLE_EPOCHS))
     order = AdapterOrder(
         base=str(place.weights),
         training=str(data),
         validation=None,
         out=str(made),
         work=str(place.folder / f"work-{place.kind}"),
-        plan=plan_of(len(lines), max(map(len, lines))),
+        plan=plan,
         threads=place.cores,
         hours=place.hours,
         pause=str(place.folder / "pause"),
