@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 from msgspec.structs import replace
+from test_stages import children
 
 from headrace.engine.request import EngineRequest, RequestFailed
 from headrace.errors import EngineStopped, UnsupportedModel, UsageError
@@ -47,14 +48,6 @@ CASES = [  # golden, weights, keys and values, ranks, stages
     pytest.param(("Q4_K.gguf", "keep", "int8", 2, 1), marks=nightly),
     pytest.param(("Q4_0.gguf", "keep", "auto", 2, 2), marks=nightly),
 ]
-
-
-def children(pid: int) -> list[psutil.Process]:
-    return [
-        child
-        for child in psutil.Process(pid).children(recursive=True)
-        if "headrace.loading.stage_process" in child.cmdline()
-    ]
 
 
 @pytest.fixture(autouse=True)
