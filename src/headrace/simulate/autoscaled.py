@@ -12,11 +12,9 @@ from headrace.bench.serve.trace import BLOCK_TOKENS, TraceRequest
 from headrace.cluster.router import Policy, RoutedRequest
 from headrace.elastic.attainment import Attainment, LatencyTargets
 from headrace.elastic.autoscaler import Observed, ScalingPolicy, ScalingState, scaled
-from headrace.errors import InvalidRequest
 from headrace.simulate.simulated_replica import SimulatedRequest, simulated_request
 from headrace.simulate.simulation import (
     OWN_BLOCK_TOKENS,
-    REPORT_EVERY,
     ReplicaShape,
     Simulation,
     SimulationResult,
@@ -50,17 +48,7 @@ def simulate_autoscaled(
     """Serve the whole trace with `scaling.fewest` replicas at first, each more after `cold_start_s`."""
     page_tokens = BLOCK_TOKENS if any(one.blocks for one in trace) else OWN_BLOCK_TOKENS
     run = AutoscaledSimulation(shape, policy, page_tokens, scaling, cold_start_s, targets or SloTargets())
-    for number, one in enumerate(trace):
-        if number % REPORT_EVERY == 0:
-            progress(number, len(trace))
-        run.arrive(number, one)
-    run.finish()
-    progress(len(trace), len(trace))
-    if not run.served:
-        raise InvalidRequest(
-            f"none of the {len(trace):,} requests fits a replica with kv_tokens = {shape.kv_tokens:,}: "
-            "give replicas more memory"
-        )
+    run.replay(trace, progress)
     return run.autoscaled_result()
 
 

@@ -159,23 +159,12 @@ def simulate_shapes(
     has_blocks = any(one.blocks for one in trace)
     page_tokens = block_tokens or (BLOCK_TOKENS if has_blocks else OWN_BLOCK_TOKENS)
     run = Simulation(shapes, policy, page_tokens, prefill)
-    for number, one in enumerate(trace):
-        if number % REPORT_EVERY == 0:
-            progress(number, len(trace))
-        run.arrive(number, one)
-    run.finish()
-    progress(len(trace), len(trace))
-    if not run.served:
-        least = min(shape.kv_tokens for shape in shapes)
-        raise InvalidRequest(
-            f"none of the {len(trace):,} requests fits a replica with kv_tokens = {least:,}: "
-            "give replicas more memory"
-        )
+    run.replay(trace, progress)
     return run.result(policy, targets or SloTargets())
 
 
 class Simulation:
-    """Replicas and their router; `arrive` for each request, then `finish`."""
+    """Replicas and their router; `replay` gives them a trace: `arrive` for each request, then `finish`."""
 
     def __init__(
         self, shapes: Sequence[ReplicaShape], policy: Policy, page_tokens: int, prefill: int
@@ -212,6 +201,21 @@ class Simulation:
             self._machines[-1].replicas.append(replica)
             self._where.append(len(self._machines) - 1)
             self._replicas.append(replica)
+
+    def replay(self, trace: Sequence[TraceRequest], progress: Callable[[int, int], None]) -> None:
+        """All requests of a trace. InvalidRequest where no replica has room for any of them."""
+        for number, one in enumerate(trace):
+            if number % REPORT_EVERY == 0:
+                progress(number, len(trace))
+            self.arrive(number, one)
+        self.finish()
+        progress(len(trace), len(trace))
+        if not self.served:
+            least = min(shape.kv_tokens for shape in self._shapes)
+            raise InvalidRequest(
+                f"none of the {len(trace):,} requests fits a replica with kv_tokens = {least:,}: "
+                "give replicas more memory"
+            )
 
     def arrive(self, number: int, one: TraceRequest) -> None:
         """A request arrives, after everything that was before."""

@@ -18,18 +18,24 @@ and its replies have ended. No request fails. Where the server has keys this nee
 Example:
   headrace cluster replace --model my-model
 """
+OfModel = Annotated[str | None, typer.Option(help="Name of the model [default: the default model].")]
 
 
 @takes_settings("host", "port", "api_key", "admin_api_key")
 def command(
-    model: Annotated[str | None, typer.Option(help="Name of the model [default: the default model].")] = None,
+    model: OfModel = None,
     json: JsonFlag = False,
     *,
     settings: Settings,
 ) -> None:
     """Replace them."""
-    found = call_server(settings, "POST", "/v1/cluster/replace", {} if model is None else {"model": model})
+    replace_replicas(settings, "replace", model, "were replaced", json=json)
+
+
+def replace_replicas(settings: Settings, action: str, model: str | None, said: str, *, json: bool) -> None:
+    """Have a server replace a model's replicas, and print how many; `said` is what became of them."""
+    found = call_server(settings, "POST", f"/v1/cluster/{action}", {} if model is None else {"model": model})
     if json:
         print_json(found)
     else:
-        print(f"{found['replaced']} replicas of {found['id']} were replaced")
+        print(f"{found['replaced']} replicas of {found['id']} {said}")

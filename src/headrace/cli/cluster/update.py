@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
+from headrace.cli.cluster.replace import OfModel, replace_replicas
 from headrace.cli.flags import takes_settings
-from headrace.cli.server_call import call_server
-from headrace.cli.terminal import JsonFlag, print_json
+from headrace.cli.terminal import JsonFlag
 from headrace.config.settings import Settings
 
 HELP = """Take new weights of a model from its files, replica by replica. No request fails: replies that have
@@ -24,14 +20,10 @@ Example:
 
 @takes_settings("host", "port", "api_key", "admin_api_key")
 def command(
-    model: Annotated[str | None, typer.Option(help="Name of the model [default: the default model].")] = None,
+    model: OfModel = None,
     json: JsonFlag = False,
     *,
     settings: Settings,
 ) -> None:
     """Update it."""
-    found = call_server(settings, "POST", "/v1/cluster/update", {} if model is None else {"model": model})
-    if json:
-        print_json(found)
-    else:
-        print(f"{found['replaced']} replicas of {found['id']} have the new weights")
+    replace_replicas(settings, "update", model, "have the new weights", json=json)
