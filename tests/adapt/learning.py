@@ -14,9 +14,9 @@ from fake import FakeModel
 from fake_provider import Exchange, FakeProvider, delta, events, running_provider, usage
 from in_process import Running, server_of
 
-from headrace.adapt.examples import Example, ExampleStore
-from headrace.adapt.fingerprint import Fingerprint
 from headrace.adapt.schema import open_adapt
+from headrace.adapt.traffic.examples import Example, ExampleStore
+from headrace.adapt.traffic.fingerprint import Fingerprint
 from headrace.gateway.text_vector import text_vector
 
 ANSWERS = ("card", "transfer", "rate", "account", "pin")

@@ -14,16 +14,16 @@ from typing import Any
 import pytest
 from learning import fill, words
 
-from headrace.adapt import alerts
-from headrace.adapt.alerts import MAX_ATTEMPTS, Webhook, latest_alerts, raise_alert
-from headrace.adapt.examples import ExampleStore
-from headrace.adapt.ladder import task_examples
-from headrace.adapt.promotion import start_shadow
-from headrace.adapt.registry import Registry
+from headrace.adapt.decisions import alerts
+from headrace.adapt.decisions.alerts import MAX_ATTEMPTS, Webhook, latest_alerts, raise_alert
+from headrace.adapt.decisions.promotion import start_shadow
+from headrace.adapt.decisions.shadow import catch_up, check_drift
 from headrace.adapt.schema import open_adapt
-from headrace.adapt.shadow import catch_up, check_drift
-from headrace.adapt.tasks import embed_examples
-from headrace.adapt.training import train
+from headrace.adapt.students.ladder import task_examples
+from headrace.adapt.students.registry import Registry
+from headrace.adapt.students.training import train
+from headrace.adapt.traffic.examples import ExampleStore
+from headrace.adapt.traffic.tasks import embed_examples
 from headrace.config.adapt_settings import AdaptSettings, read_adapt
 from headrace.errors import UsageError
 

@@ -18,9 +18,9 @@ from fake import FakeModel
 from in_process import running_server
 from learning import ask, learning_server, settled
 
-from headrace.adapt import collector
-from headrace.adapt.examples import ExampleStore
 from headrace.adapt.schema import adapt_file, open_adapt
+from headrace.adapt.traffic import collector
+from headrace.adapt.traffic.examples import ExampleStore
 from headrace.api.app import create_app
 from headrace.chat.messages import Message
 from headrace.config.adapt_settings import read_adapt
@@ -167,7 +167,7 @@ def test_feedback_is_of_ones_own_replies_and_bounded(
         by_header = {"id": reply.headers["x-request-id"], "accepted": True}
         assert server.http().post("/v1/feedback", json=by_header, headers=ann).status_code == 200
         assert store.export()[0]["is_accepted"] == 1 and store.export()[0]["correction"] is None
-        monkeypatch.setattr("headrace.adapt.examples.FEEDBACK_PER_DAY", 1)
+        monkeypatch.setattr("headrace.adapt.traffic.examples.FEEDBACK_PER_DAY", 1)
         flooded = give(ann, score=1)
         assert flooded.status_code == 429 and int(flooded.headers["retry-after"]) > 0
 
@@ -193,8 +193,8 @@ def test_export_forget_and_retention(tmp_path: Path, embed: Any) -> None:
 WRITER = """
 import sys, time
 from pathlib import Path
-from headrace.adapt.examples import Example, ExampleStore
-from headrace.adapt.fingerprint import Fingerprint
+from headrace.adapt.traffic.examples import Example, ExampleStore
+from headrace.adapt.traffic.fingerprint import Fingerprint
 from headrace.adapt.schema import open_adapt
 store = ExampleStore(open_adapt(Path(sys.argv[1])))
 for number in range(100_000):

@@ -20,20 +20,20 @@ from learning import fill, words
 from msgspec.structs import replace
 from test_writing_students import ANSWER, SETTINGS, asked, collected, until
 
-from headrace.adapt.checkpoints import kept_training
-from headrace.adapt.examples import ExampleStore
 from headrace.adapt.fine_tuning.order import MODULE, AdapterNote, AdapterPlan
-from headrace.adapt.ladder import task_examples
-from headrace.adapt.registry import Registry
-from headrace.adapt.rungs import teaching
-from headrace.adapt.rungs.folders import ModelFolders, folders_of
-from headrace.adapt.rungs.lora import lessons_of
-from headrace.adapt.rungs.teaching import WHOLE, AdapterPlace, is_of_teacher, students_folder, teach
-from headrace.adapt.rungs.writing import weights_digest
 from headrace.adapt.schema import adapt_file, open_adapt
-from headrace.adapt.tasks import embed_examples
-from headrace.adapt.training import train
-from headrace.adapt.training_process import TrainingEnded, TrainingProcess
+from headrace.adapt.students.checkpoints import kept_training
+from headrace.adapt.students.ladder import task_examples
+from headrace.adapt.students.registry import Registry
+from headrace.adapt.students.rungs import teaching
+from headrace.adapt.students.rungs.folders import ModelFolders, folders_of
+from headrace.adapt.students.rungs.lora import lessons_of
+from headrace.adapt.students.rungs.teaching import WHOLE, AdapterPlace, is_of_teacher, students_folder, teach
+from headrace.adapt.students.rungs.writing import weights_digest
+from headrace.adapt.students.training import train
+from headrace.adapt.students.training_process import TrainingEnded, TrainingProcess
+from headrace.adapt.traffic.examples import ExampleStore
+from headrace.adapt.traffic.tasks import embed_examples
 from headrace.config.adapt_settings import AdaptSettings
 from headrace.errors import InvalidRequest, ModelNotFound
 from headrace.weights.hub.resolver import resolve
@@ -63,7 +63,9 @@ def test_without_a_model_or_the_extra_it_is_skipped_by_name(
     with pytest.raises(InvalidRequest, match=r"distilled is not tried: adapt\.base names no"):
         train(store, task, AdaptSettings(margin=0.2), words, rung="distilled")
     missing = ("torch_that_is_not_there",)
-    monkeypatch.setattr("headrace.adapt.rungs.lora.LIBRARIES", {"lora": missing, "distilled": missing})
+    monkeypatch.setattr(
+        "headrace.adapt.students.rungs.lora.LIBRARIES", {"lora": missing, "distilled": missing}
+    )
     folders = ModelFolders(student=str(base))
     with pytest.raises(InvalidRequest, match=r"distilled is not tried: needs headrace\[train\] \(torch_that"):
         train(store, task, SETTINGS, words, folders=folders, rung="distilled")

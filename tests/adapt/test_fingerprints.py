@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace.adapt.fingerprint import VARIABLE, fingerprint, masked
+from headrace.adapt.traffic.fingerprint import VARIABLE, fingerprint, masked
 from headrace.chat.messages import Message
 from headrace.chat.tools import Tool, ToolUse
 from headrace.gateway.privacy import PrivacyCheck

@@ -12,16 +12,16 @@ import pytest
 from learning import fill, learning_server, words
 from test_students import ROUTE, lessons
 
-from headrace.adapt.alerts import latest_alerts
-from headrace.adapt.examples import ExampleStore
+from headrace.adapt.decisions.alerts import latest_alerts
+from headrace.adapt.decisions.promotion import promote, start_shadow
+from headrace.adapt.decisions.shadow import catch_up
 from headrace.adapt.export import everything
-from headrace.adapt.promotion import promote, start_shadow
-from headrace.adapt.registry import Registry
 from headrace.adapt.retention import sweep
 from headrace.adapt.schema import open_adapt
-from headrace.adapt.shadow import catch_up
-from headrace.adapt.students import Student, taught, without_expired
-from headrace.adapt.training import train
+from headrace.adapt.students.registry import Registry
+from headrace.adapt.students.student import Student, taught, without_expired
+from headrace.adapt.students.training import train
+from headrace.adapt.traffic.examples import ExampleStore
 from headrace.config.adapt_settings import AdaptSettings
 from headrace.gateway.gate import GateStore
 from headrace.loading.loader import load_model

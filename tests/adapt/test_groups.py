@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headrace.adapt.kmeans import adjusted_information, candidates, kmeans
-from headrace.adapt.tasks import counted, features, grouped, matched, salient, unit
+from headrace.adapt.traffic.kmeans import adjusted_information, candidates, kmeans
+from headrace.adapt.traffic.tasks import counted, features, grouped, matched, salient, unit
 from headrace.llm import LLM
 
 

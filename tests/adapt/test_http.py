@@ -15,10 +15,10 @@ from in_process import server_of
 from learning import ask, fill, learning_server
 from starlette.requests import Request
 
-from headrace.adapt.examples import ExampleStore
 from headrace.adapt.export import everything
 from headrace.adapt.schema import open_adapt
 from headrace.adapt.served_actions import ServedActions
+from headrace.adapt.traffic.examples import ExampleStore
 from headrace.api.adapt.actions import _is_of_this_machine
 from headrace.config.adapt_settings import AdaptSettings
 from headrace.errors import StoreBusy

@@ -23,7 +23,7 @@ from fake import FakeModel
 from learning import ANSWERS, FILLERS, ask, fill, learning_server, settled, words
 
 from headrace.adapt.actions import label, to_label
-from headrace.adapt.comparisons import (
+from headrace.adapt.decisions.comparisons import (
     AnswerPair,
     JudgedPair,
     PairLabel,
@@ -32,17 +32,17 @@ from headrace.adapt.comparisons import (
     decide,
     progress_of,
 )
-from headrace.adapt.examples import ExampleStore
+from headrace.adapt.decisions.judging import JudgeReply, compared
+from headrace.adapt.decisions.promotion import promote, start_shadow
+from headrace.adapt.decisions.shadow import catch_up, prospects
 from headrace.adapt.export import everything
 from headrace.adapt.fine_tuning.order import AdapterPlan
-from headrace.adapt.judging import JudgeReply, compared
-from headrace.adapt.promotion import promote, start_shadow
-from headrace.adapt.registry import Registry, StudentRow
 from headrace.adapt.retention import sweep
-from headrace.adapt.rungs.folders import ModelFolders
 from headrace.adapt.schema import open_adapt
-from headrace.adapt.shadow import catch_up, prospects
-from headrace.adapt.training import train
+from headrace.adapt.students.registry import Registry, StudentRow
+from headrace.adapt.students.rungs.folders import ModelFolders
+from headrace.adapt.students.training import train
+from headrace.adapt.traffic.examples import ExampleStore
 from headrace.api.app import create_app
 from headrace.config.adapt_settings import AdaptSettings
 from headrace.config.sources import load_settings
@@ -512,7 +512,7 @@ def test_a_student_that_writes_is_judged_where_equality_says_nothing(
     tmp_path: Path, store: ExampleStore, embed: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     learning = AdapterPlan(epochs=8, batch_size=4, rate=0.02)
-    monkeypatch.setattr("headrace.adapt.rungs.teaching.plan_of", lambda lessons, longest: learning)
+    monkeypatch.setattr("headrace.adapt.students.rungs.teaching.plan_of", lambda lessons, longest: learning)
     base = tiny_model(tmp_path / "base", "llama3")
     model = load_model(str(base), EngineOptions(threads=1))
     settings: dict[str, Any] = {"margin": 0.1, "base": "llama3", "judge": "judge", "judge_margin": 0.2}

@@ -15,12 +15,12 @@ import pytest
 from in_process import server_of
 from learning import fill, settled, words
 
-from headrace.adapt.examples import ExampleStore
-from headrace.adapt.promotion import start_shadow
-from headrace.adapt.registry import Registry
+from headrace.adapt.decisions.promotion import start_shadow
+from headrace.adapt.decisions.shadow import catch_up
 from headrace.adapt.schema import open_adapt
-from headrace.adapt.shadow import catch_up
-from headrace.adapt.training import train
+from headrace.adapt.students.registry import Registry
+from headrace.adapt.students.training import train
+from headrace.adapt.traffic.examples import ExampleStore
 from headrace.config.adapt_settings import AdaptSettings
 from headrace.loading.loader import load_model
 from headrace.loading.options import EngineOptions

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from learning import ask, learning_server, settled
 
-from headrace.adapt.examples import ExampleStore
-from headrace.adapt.registry import Registry
-from headrace.adapt.shadow import prospects
+from headrace.adapt.decisions.shadow import prospects
+from headrace.adapt.students.registry import Registry
+from headrace.adapt.traffic.examples import ExampleStore
 from headrace.llm import LLM
 from headrace.loading.loader import load_model
 from headrace.loading.options import EngineOptions

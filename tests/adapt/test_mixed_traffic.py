@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from headrace.adapt.fingerprint import fingerprint
+from headrace.adapt.traffic.fingerprint import fingerprint
 from headrace.chat.messages import Message
 from headrace.chat.tools import Tool, ToolUse
 from headrace.grammar.constraint import Constraint

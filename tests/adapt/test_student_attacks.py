@@ -17,28 +17,35 @@ import pytest
 from learning import add_evidence, fill, words
 from msgspec.structs import replace
 
-from headrace.adapt import training
 from headrace.adapt.adapting import Adapting
-from headrace.adapt.examples import ExampleStore
+from headrace.adapt.decisions.promotion import _exposed as promoted_exposed
+from headrace.adapt.decisions.promotion import promote, roll_back, start_shadow
+from headrace.adapt.decisions.shadow import monthly_usd, prospects
 from headrace.adapt.export import everything
-from headrace.adapt.exposure import canaries, digests
-from headrace.adapt.fingerprint import Fingerprint
-from headrace.adapt.ladder import WORTH, Split, task_examples
-from headrace.adapt.promotion import _exposed as promoted_exposed
-from headrace.adapt.promotion import promote, roll_back, start_shadow
-from headrace.adapt.registry import Registry, StudentRow
-from headrace.adapt.rungs.folders import ModelFolders
-from headrace.adapt.rungs.lora import _exposed
-from headrace.adapt.rungs.served import ServedAdapters, remove_adapters
-from headrace.adapt.rungs.teaching import ADAPTER, AdapterPlace, _line, plan_of, students_folder, teach
-from headrace.adapt.rungs.writing import weights_digest, written
 from headrace.adapt.schema import adapt_file, open_adapt
 from headrace.adapt.serving import _wants_text
-from headrace.adapt.shadow import monthly_usd, prospects
-from headrace.adapt.students import StudentAnswer, StudentModel
-from headrace.adapt.tasks import embed_examples
-from headrace.adapt.traffic import is_answered_whole
-from headrace.adapt.training import train
+from headrace.adapt.students import training
+from headrace.adapt.students.exposure import canaries, digests
+from headrace.adapt.students.ladder import WORTH, Split, task_examples
+from headrace.adapt.students.registry import Registry, StudentRow
+from headrace.adapt.students.rungs.folders import ModelFolders
+from headrace.adapt.students.rungs.lora import _exposed
+from headrace.adapt.students.rungs.served import ServedAdapters, remove_adapters
+from headrace.adapt.students.rungs.teaching import (
+    ADAPTER,
+    AdapterPlace,
+    _line,
+    plan_of,
+    students_folder,
+    teach,
+)
+from headrace.adapt.students.rungs.writing import weights_digest, written
+from headrace.adapt.students.student import StudentAnswer, StudentModel
+from headrace.adapt.students.training import train
+from headrace.adapt.traffic.examples import ExampleStore
+from headrace.adapt.traffic.fingerprint import Fingerprint
+from headrace.adapt.traffic.handler import is_answered_whole
+from headrace.adapt.traffic.tasks import embed_examples
 from headrace.chat.messages import Message
 from headrace.config.adapt_settings import AdaptSettings
 from headrace.distil.chat_examples import samples_of

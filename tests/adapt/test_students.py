@@ -17,25 +17,25 @@ import pytest
 from learning import ANSWERS, add_evidence, fill, words
 from msgspec.structs import replace
 
-from headrace.adapt import diagnosis
-from headrace.adapt.diagnosis import diagnose
-from headrace.adapt.examples import ExampleStore, Feedback
-from headrace.adapt.exposure import PLANTED, canaries, exposure_of
-from headrace.adapt.ladder import capped, gate_name, needed, split, task_examples
-from headrace.adapt.promotion import promote, roll_back, start_shadow
-from headrace.adapt.registry import Registry
-from headrace.adapt.schema import open_adapt
-from headrace.adapt.serving import GROW_EVERY, Promotion
-from headrace.adapt.shadow import (
+from headrace.adapt.decisions import diagnosis
+from headrace.adapt.decisions.diagnosis import diagnose
+from headrace.adapt.decisions.promotion import promote, roll_back, start_shadow
+from headrace.adapt.decisions.shadow import (
     catch_up,
     machine_usd_per_month,
     monthly_requests,
     prospects,
     worse_keys,
 )
-from headrace.adapt.students import Lesson, Student, taught
-from headrace.adapt.tasks import embed_examples
-from headrace.adapt.training import train
+from headrace.adapt.schema import open_adapt
+from headrace.adapt.serving import GROW_EVERY, Promotion
+from headrace.adapt.students.exposure import PLANTED, canaries, exposure_of
+from headrace.adapt.students.ladder import capped, gate_name, needed, split, task_examples
+from headrace.adapt.students.registry import Registry
+from headrace.adapt.students.student import Lesson, Student, taught
+from headrace.adapt.students.training import train
+from headrace.adapt.traffic.examples import ExampleStore, Feedback
+from headrace.adapt.traffic.tasks import embed_examples
 from headrace.config.adapt_settings import AdaptSettings
 from headrace.config.providers import RemoteModelSettings
 from headrace.errors import CorruptFile, InvalidRequest
@@ -234,7 +234,7 @@ def test_a_student_that_has_kept_a_planted_secret_is_not_promoted(
     assert row.card.exposed == [] and exposure_of(row.model, row.id).searched == PLANTED
     secrets = [one.answer for one in canaries(row.id)]
     assert len(set(secrets)) == PLANTED and secrets == [one.answer for one in canaries(row.id)]
-    monkeypatch.setattr("headrace.adapt.ladder.LEAST_OF_ANSWER", 1)
+    monkeypatch.setattr("headrace.adapt.students.ladder.LEAST_OF_ANSWER", 1)
     task = ready(store, first=5000)
     row = Registry(store.database).student(task, "ready")
     assert row.card.exposed
@@ -281,7 +281,7 @@ def test_of_two_promotions_at_once_one_stands(store: ExampleStore, monkeypatch: 
         promote(store, gates, task, ROUTE, "ann")
         return exposure_of(*looked_at)
 
-    monkeypatch.setattr("headrace.adapt.promotion.exposure_of", during)
+    monkeypatch.setattr("headrace.adapt.decisions.promotion.exposure_of", during)
     with pytest.raises(InvalidRequest, match="another decision about it came first"):
         promote(store, gates, task, ROUTE, "bob")
     assert Registry(store.database).student(task, "promoted")
@@ -295,12 +295,12 @@ from pathlib import Path
 sys.path[:0] = sys.argv[2:5]
 from learning import fill, words
 from test_students import ROUTE, SETTINGS
-from headrace.adapt.examples import ExampleStore
-from headrace.adapt.promotion import promote, roll_back, start_shadow
-from headrace.adapt.registry import Registry
+from headrace.adapt.traffic.examples import ExampleStore
+from headrace.adapt.decisions.promotion import promote, roll_back, start_shadow
+from headrace.adapt.students.registry import Registry
 from headrace.adapt.schema import open_adapt
-from headrace.adapt.shadow import catch_up
-from headrace.adapt.training import train
+from headrace.adapt.decisions.shadow import catch_up
+from headrace.adapt.students.training import train
 from headrace.errors import HeadraceError
 from headrace.gateway.gate import GateStore
 from headrace.storage.database import Database

@@ -16,15 +16,15 @@ import numpy as np
 import pytest
 from learning import ask, fill, learning_server, words
 
-from headrace.adapt.examples import ExampleStore
-from headrace.adapt.exposure import exposure_of
-from headrace.adapt.registry import Registry
-from headrace.adapt.rungs.answer_form import AnswerForm, learned_form
-from headrace.adapt.rungs.folders import ModelFolders
-from headrace.adapt.rungs.tagging import ReadText, Tagger, features_of, form_and_marks, taught_tagger
-from headrace.adapt.rungs.word_states import reader
 from headrace.adapt.schema import open_adapt
-from headrace.adapt.training import train
+from headrace.adapt.students.exposure import exposure_of
+from headrace.adapt.students.registry import Registry
+from headrace.adapt.students.rungs.answer_form import AnswerForm, learned_form
+from headrace.adapt.students.rungs.folders import ModelFolders
+from headrace.adapt.students.rungs.tagging import ReadText, Tagger, features_of, form_and_marks, taught_tagger
+from headrace.adapt.students.rungs.word_states import reader
+from headrace.adapt.students.training import train
+from headrace.adapt.traffic.examples import ExampleStore
 from headrace.config.adapt_settings import AdaptSettings
 from headrace.errors import CorruptFile, InvalidRequest
 from headrace.loading.loader import load_model

@@ -16,15 +16,15 @@ import pytest
 from learning import fill, words
 from msgspec.structs import replace
 
-from headrace.adapt import checkpoints
-from headrace.adapt.alerts import latest_alerts, raise_alert
-from headrace.adapt.checkpoints import kept_training, note_live_traffic, wait_for_traffic
-from headrace.adapt.examples import ExampleStore, Feedback
-from headrace.adapt.registry import Registry
+from headrace.adapt.decisions.alerts import latest_alerts, raise_alert
 from headrace.adapt.schema import adapt_file, open_adapt
-from headrace.adapt.tasks import embed_examples
-from headrace.adapt.training import train
-from headrace.adapt.training_process import NICE, TrainingEnded, TrainingProcess
+from headrace.adapt.students import checkpoints
+from headrace.adapt.students.checkpoints import kept_training, note_live_traffic, wait_for_traffic
+from headrace.adapt.students.registry import Registry
+from headrace.adapt.students.training import train
+from headrace.adapt.students.training_process import NICE, TrainingEnded, TrainingProcess
+from headrace.adapt.traffic.examples import ExampleStore, Feedback
+from headrace.adapt.traffic.tasks import embed_examples
 from headrace.config.adapt_settings import AdaptSettings
 from headrace.errors import InvalidRequest
 from headrace.tasks import few_shot
@@ -40,7 +40,7 @@ def test_a_training_that_was_cut_makes_the_same_student(monkeypatch: pytest.Monk
     """At every tenth step it is cut once; examples that came meanwhile are not its own."""
     monkeypatch.setattr(checkpoints, "EVERY_S", 0.0)
     monkeypatch.setattr(few_shot, "MAX_ITERATIONS", 60)
-    monkeypatch.setattr("headrace.adapt.training.new_student", lambda: "s-same")
+    monkeypatch.setattr("headrace.adapt.students.training.new_student", lambda: "s-same")
     models: list[bytes] = []
     for cut in (False, True):
         database = open_adapt(None)
@@ -157,7 +157,7 @@ def test_its_process_is_killed_and_goes_on(tmp_path: Path) -> None:
 STARTS = """
 import msgspec, sys, time
 from pathlib import Path
-from headrace.adapt.training_process import TrainingProcess
+from headrace.adapt.students.training_process import TrainingProcess
 from headrace.config.adapt_settings import AdaptSettings
 print(TrainingProcess(Path(sys.argv[1]), sys.argv[2], AdaptSettings(margin=0.05)).pid, flush=True)
 time.sleep(3600)

@@ -17,20 +17,20 @@ import psutil
 import pytest
 from learning import ask, fill, learning_server, words
 
-from headrace.adapt.checkpoints import kept_training, note_live_traffic
-from headrace.adapt.examples import ExampleStore
 from headrace.adapt.fine_tuning.order import MODULE, AdapterPlan
-from headrace.adapt.ladder import task_examples
-from headrace.adapt.registry import Registry
 from headrace.adapt.retention import sweep
-from headrace.adapt.rungs.folders import ModelFolders
-from headrace.adapt.rungs.lora import lessons_of, why_not
-from headrace.adapt.rungs.served import remove_adapters
-from headrace.adapt.rungs.teaching import students_folder
 from headrace.adapt.schema import adapt_file, open_adapt
-from headrace.adapt.tasks import embed_examples
-from headrace.adapt.training import train
-from headrace.adapt.training_process import TrainingEnded, TrainingProcess
+from headrace.adapt.students.checkpoints import kept_training, note_live_traffic
+from headrace.adapt.students.ladder import task_examples
+from headrace.adapt.students.registry import Registry
+from headrace.adapt.students.rungs.folders import ModelFolders
+from headrace.adapt.students.rungs.lora import lessons_of, why_not
+from headrace.adapt.students.rungs.served import remove_adapters
+from headrace.adapt.students.rungs.teaching import students_folder
+from headrace.adapt.students.training import train
+from headrace.adapt.students.training_process import TrainingEnded, TrainingProcess
+from headrace.adapt.traffic.examples import ExampleStore
+from headrace.adapt.traffic.tasks import embed_examples
 from headrace.config.adapt_settings import AdaptSettings
 from headrace.errors import InvalidRequest
 from headrace.loading.loader import load_model
@@ -87,7 +87,9 @@ def test_without_a_base_or_the_extra_the_rung_is_skipped_by_name(
     with pytest.raises(InvalidRequest, match=r"lora is not tried: adapt.base names no model"):
         train(store, task, AdaptSettings(margin=0.2), words)
     missing = ("torch_that_is_not_there",)
-    monkeypatch.setattr("headrace.adapt.rungs.lora.LIBRARIES", {"lora": missing, "distilled": missing})
+    monkeypatch.setattr(
+        "headrace.adapt.students.rungs.lora.LIBRARIES", {"lora": missing, "distilled": missing}
+    )
     with pytest.raises(InvalidRequest, match=r"needs headrace\[train\] \(torch_that_is_not_there"):
         train(store, task, SETTINGS, words, folders=ModelFolders(base=str(base)))
     assert "needs headrace[train]" in why_not("mini")
@@ -155,7 +157,7 @@ def test_a_training_of_an_adapter_waits_for_clients_and_is_killed(
 def test_a_student_that_writes_from_its_lessons_to_its_rollback(
     tmp_path: Path, store: ExampleStore, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.adapt.rungs.teaching.plan_of", lambda lessons, longest: LEARNING)
+    monkeypatch.setattr("headrace.adapt.students.rungs.teaching.plan_of", lambda lessons, longest: LEARNING)
     models = [load_model("embed", EngineOptions(threads=1)), load_model(str(base), EngineOptions(threads=1))]
     flags = {"margin": 0.2, "base": "llama3"}
     known = [ANSWER]

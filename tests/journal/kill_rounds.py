@@ -28,7 +28,7 @@ from typing import Any
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from headrace.adapt.alerts import raise_alert
+from headrace.adapt.decisions.alerts import raise_alert
 from headrace.adapt.schema import open_adapt
 from headrace.journal.frames import FILE_BYTES, RECORD_BYTES, body_bytes
 from journal.clients import (

@@ -13,7 +13,7 @@ from in_process import Running, server_of
 from learning import fill, learning_server
 from test_accessibility import violations
 
-from headrace.adapt.examples import ExampleStore
+from headrace.adapt.traffic.examples import ExampleStore
 from headrace.loading.loader import load_model
 from headrace.loading.options import EngineOptions
 

@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 from msgspec import Struct
 
-from headrace.adapt.alerts import Alert, latest_alerts
-from headrace.adapt.checkpoints import RunningTraining, running_trainings
-from headrace.adapt.comparisons import (
+from headrace.adapt.decisions.alerts import Alert, latest_alerts
+from headrace.adapt.decisions.comparisons import (
     Compare,
     Labeled,
     PairLabel,
@@ -20,12 +19,13 @@ from headrace.adapt.comparisons import (
     give_labels,
     pairs_to_label,
 )
-from headrace.adapt.examples import ExampleStore, Forgotten
-from headrace.adapt.promotion import AUDIT, SHARE, incumbent_of, promote, roll_back, start_shadow
-from headrace.adapt.registry import Card, Decision, Registry
-from headrace.adapt.rungs.served import remove_adapters
-from headrace.adapt.shadow import Prospect, Written, catch_up, prospects, tell_ready
-from headrace.adapt.tasks import Embed
+from headrace.adapt.decisions.promotion import AUDIT, SHARE, incumbent_of, promote, roll_back, start_shadow
+from headrace.adapt.decisions.shadow import Prospect, Written, catch_up, prospects, tell_ready
+from headrace.adapt.students.checkpoints import RunningTraining, running_trainings
+from headrace.adapt.students.registry import Card, Decision, Registry
+from headrace.adapt.students.rungs.served import remove_adapters
+from headrace.adapt.traffic.examples import ExampleStore, Forgotten
+from headrace.adapt.traffic.tasks import Embed
 from headrace.config.adapt_settings import AdaptSettings
 from headrace.errors import InvalidRequest
 from headrace.evals.paired_evidence import Standing

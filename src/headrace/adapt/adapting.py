@@ -10,22 +10,22 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from headrace.adapt.alerts import Webhook, delivered, raise_alert
-from headrace.adapt.checkpoints import is_training, note_live_traffic
-from headrace.adapt.collector import PATTERNS, Collector, FeedbackGiven
-from headrace.adapt.examples import Example, ExampleStore, Feedback
-from headrace.adapt.fingerprint import Fingerprint
-from headrace.adapt.ladder import gate_name, task_examples
-from headrace.adapt.promotion import roll_back
-from headrace.adapt.registry import Registry, StudentRow
+from headrace.adapt.decisions.alerts import Webhook, delivered, raise_alert
+from headrace.adapt.decisions.promotion import roll_back
+from headrace.adapt.decisions.shadow import check_drift, judge, tell_ready
 from headrace.adapt.retention import sweep_every_s
 from headrace.adapt.schema import adapt_file, open_adapt
 from headrace.adapt.served_actions import ServedActions
 from headrace.adapt.serving import Promotion, Promotions, StudentHandler, embedded
-from headrace.adapt.shadow import check_drift, judge, tell_ready
-from headrace.adapt.students import Student
-from headrace.adapt.tasks import save_vectors, without_vector
-from headrace.adapt.traffic import TrafficHandler
+from headrace.adapt.students.checkpoints import is_training, note_live_traffic
+from headrace.adapt.students.ladder import gate_name, task_examples
+from headrace.adapt.students.registry import Registry, StudentRow
+from headrace.adapt.students.student import Student
+from headrace.adapt.traffic.collector import PATTERNS, Collector, FeedbackGiven
+from headrace.adapt.traffic.examples import Example, ExampleStore, Feedback
+from headrace.adapt.traffic.fingerprint import Fingerprint
+from headrace.adapt.traffic.handler import TrafficHandler
+from headrace.adapt.traffic.tasks import save_vectors, without_vector
 from headrace.config.adapt_settings import AdaptSettings
 from headrace.engine.turns import BATCH_PRIORITY
 from headrace.errors import HeadraceError, UsageError

@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import msgspec
 
-from headrace.adapt.examples import ExampleStore
-from headrace.adapt.students import StudentModel
+from headrace.adapt.students.student import StudentModel
+from headrace.adapt.traffic.examples import ExampleStore
 from headrace.storage.database import Database
 
 _TABLES = {

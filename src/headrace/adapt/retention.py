@@ -8,12 +8,12 @@ from typing import cast
 import msgspec
 from msgspec.structs import replace
 
-from headrace.adapt.alerts import raise_alert
-from headrace.adapt.examples import ExampleStore
-from headrace.adapt.promotion import roll_back
-from headrace.adapt.registry import Card, Registry, State
-from headrace.adapt.rungs.served import remove_adapters
-from headrace.adapt.students import StudentModel, without_expired
+from headrace.adapt.decisions.alerts import raise_alert
+from headrace.adapt.decisions.promotion import roll_back
+from headrace.adapt.students.registry import Card, Registry, State
+from headrace.adapt.students.rungs.served import remove_adapters
+from headrace.adapt.students.student import StudentModel, without_expired
+from headrace.adapt.traffic.examples import ExampleStore
 from headrace.config.adapt_settings import AdaptSettings
 
 SWEEP_S = 600.0

@@ -13,26 +13,26 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headrace.adapt import actions
-from headrace.adapt.checkpoints import note_live_traffic
-from headrace.adapt.comparisons import PairLabel, PairToLabel
-from headrace.adapt.diagnosis import diagnose
-from headrace.adapt.examples import ExampleStore, Forgotten
+from headrace.adapt.decisions.comparisons import PairLabel, PairToLabel
+from headrace.adapt.decisions.diagnosis import diagnose
+from headrace.adapt.decisions.history import history
+from headrace.adapt.decisions.judging import ServedJudge
 from headrace.adapt.export import everything
-from headrace.adapt.history import history
-from headrace.adapt.judging import ServedJudge
-from headrace.adapt.kmeans import Floats
-from headrace.adapt.ladder import TaskExample
-from headrace.adapt.registry import StudentRow
 from headrace.adapt.retention import REWRITE_EVERY, sweep
-from headrace.adapt.rungs.folders import ModelFolders, folders_of
-from headrace.adapt.rungs.served import ServedAdapters
-from headrace.adapt.rungs.word_states import tagged
-from headrace.adapt.rungs.writing import conversation_of, tokens_of, written
 from headrace.adapt.serving import embedded
-from headrace.adapt.students import Rung, StudentAnswer
-from headrace.adapt.tasks import Embed, TaskView, embed_examples, find_groups, task_views
-from headrace.adapt.training import train
-from headrace.adapt.training_process import TrainingProcess
+from headrace.adapt.students.checkpoints import note_live_traffic
+from headrace.adapt.students.ladder import TaskExample
+from headrace.adapt.students.registry import StudentRow
+from headrace.adapt.students.rungs.folders import ModelFolders, folders_of
+from headrace.adapt.students.rungs.served import ServedAdapters
+from headrace.adapt.students.rungs.word_states import tagged
+from headrace.adapt.students.rungs.writing import conversation_of, tokens_of, written
+from headrace.adapt.students.student import Rung, StudentAnswer
+from headrace.adapt.students.training import train
+from headrace.adapt.students.training_process import TrainingProcess
+from headrace.adapt.traffic.examples import ExampleStore, Forgotten
+from headrace.adapt.traffic.kmeans import Floats
+from headrace.adapt.traffic.tasks import Embed, TaskView, embed_examples, find_groups, task_views
 from headrace.chat.messages import Message
 from headrace.config.adapt_settings import AdaptSettings
 from headrace.engine.turns import BATCH_PRIORITY

@@ -16,17 +16,17 @@ from contextlib import aclosing
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headrace.adapt.collector import Collector
-from headrace.adapt.comparisons import AnswerPair, JudgedPair, conversation_text
-from headrace.adapt.fingerprint import fingerprint
-from headrace.adapt.kmeans import Floats
-from headrace.adapt.ladder import CASCADE, STUDENT, gate_name
-from headrace.adapt.registry import StudentRow
-from headrace.adapt.rungs.names import is_of_student, student_model
-from headrace.adapt.rungs.word_states import tagged
-from headrace.adapt.students import LEAST_SCORE, MAX_TOKENS, Student, StudentAnswer, is_same
-from headrace.adapt.tasks import unit
-from headrace.adapt.traffic import is_answered_whole
+from headrace.adapt.decisions.comparisons import AnswerPair, JudgedPair, conversation_text
+from headrace.adapt.students.ladder import CASCADE, STUDENT, gate_name
+from headrace.adapt.students.registry import StudentRow
+from headrace.adapt.students.rungs.names import is_of_student, student_model
+from headrace.adapt.students.rungs.word_states import tagged
+from headrace.adapt.students.student import LEAST_SCORE, MAX_TOKENS, Student, StudentAnswer, is_same
+from headrace.adapt.traffic.collector import Collector
+from headrace.adapt.traffic.fingerprint import fingerprint
+from headrace.adapt.traffic.handler import is_answered_whole
+from headrace.adapt.traffic.kmeans import Floats
+from headrace.adapt.traffic.tasks import unit
 from headrace.chat.messages import Message
 from headrace.chat.tool_formats.events import Text
 from headrace.config.adapt_settings import AdaptSettings

@@ -145,7 +145,7 @@ async def pairs(http: HttpRequest, task: str) -> Response:
 async def labels(http: HttpRequest, task: str) -> Response:
     """Keep which answers people prefer. They say how far the task's judge can be trusted."""
     body, wanted = await read_checked(LabelsBody, http), _actions(http)
-    kind = extra_module(EXTRA, "headrace.adapt.comparisons").PairLabel
+    kind = extra_module(EXTRA, "headrace.adapt.decisions.comparisons").PairLabel
     given = [kind(pair=one.pair, preferred=one.preferred) for one in body.labels]
     return await _answered(http, wanted.label(task, given, _who(http)))
 

@@ -10,7 +10,7 @@ from msgspec import Meta
 from starlette.requests import Request as HttpRequest
 from starlette.responses import PlainTextResponse, Response
 
-from headrace.adapt.rungs.names import PREFIX
+from headrace.adapt.students.rungs.names import PREFIX
 from headrace.api.http.body import RequestBody, read_checked
 from headrace.api.http.call_context import call_of
 from headrace.api.http.endpoint import Content, Endpoint

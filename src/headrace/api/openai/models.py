@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from headrace.adapt.rungs.names import PREFIX
+from headrace.adapt.students.rungs.names import PREFIX
 from headrace.api.anthropic.errors import MESSAGES_PATH
 from headrace.api.anthropic.models import ModelsQuery, anthropic_model, anthropic_models
 from headrace.api.anthropic.schema import AnthropicModel, AnthropicModelList

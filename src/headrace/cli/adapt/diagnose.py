@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from headrace.adapt.diagnosis import Diagnosis, diagnose
+from headrace.adapt.decisions.diagnosis import Diagnosis, diagnose
 from headrace.cli.adapt.opened import opened_task
 from headrace.cli.flags import takes_settings
 from headrace.cli.terminal import JsonFlag, print_json, print_table, printable

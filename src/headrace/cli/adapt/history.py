@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from headrace.adapt.actions import plain
-from headrace.adapt.history import history
+from headrace.adapt.decisions.history import history
 from headrace.cli.adapt.opened import opened_store
 from headrace.cli.flags import takes_settings
 from headrace.cli.terminal import JsonFlag, print_json, printable

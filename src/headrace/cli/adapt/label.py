@@ -11,9 +11,9 @@ import msgspec
 import typer
 
 from headrace.adapt.actions import label, plain, to_label
-from headrace.adapt.comparisons import MAX_LABELS, PREFERRED, Labeled, PairLabel, PairToLabel
-from headrace.adapt.examples import ExampleStore
-from headrace.adapt.registry import person
+from headrace.adapt.decisions.comparisons import MAX_LABELS, PREFERRED, Labeled, PairLabel, PairToLabel
+from headrace.adapt.students.registry import person
+from headrace.adapt.traffic.examples import ExampleStore
 from headrace.cli.adapt.opened import opened_store
 from headrace.cli.flags import takes_settings
 from headrace.cli.terminal import JsonFlag, aside, note, print_json, print_json_lines, printable

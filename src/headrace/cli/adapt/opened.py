@@ -9,10 +9,10 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from headrace.adapt.examples import ExampleStore, TaskRow
 from headrace.adapt.fine_tuning.base import base_folder
 from headrace.adapt.schema import open_adapt
-from headrace.adapt.tasks import Embed
+from headrace.adapt.traffic.examples import ExampleStore, TaskRow
+from headrace.adapt.traffic.tasks import Embed
 from headrace.cli.load_progress import loaded
 from headrace.config.adapt_settings import AdaptSettings, read_adapt
 from headrace.config.settings import Settings

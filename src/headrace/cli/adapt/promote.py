@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from headrace.adapt.actions import PromotionTerms, plain, promote_student
-from headrace.adapt.promotion import AUDIT, SHARE
-from headrace.adapt.registry import person
+from headrace.adapt.decisions.promotion import AUDIT, SHARE
+from headrace.adapt.students.registry import person
 from headrace.cli.adapt.opened import opened_store
 from headrace.cli.flags import takes_settings
 from headrace.cli.terminal import JsonFlag, print_json

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from headrace.adapt.actions import plain, roll_back_student
-from headrace.adapt.registry import person
+from headrace.adapt.students.registry import person
 from headrace.cli.adapt.opened import opened_store
 from headrace.cli.flags import takes_settings
 from headrace.cli.terminal import JsonFlag, print_json

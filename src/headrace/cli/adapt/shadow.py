@@ -10,16 +10,16 @@ from typing import Annotated
 import typer
 
 from headrace.adapt.actions import plain, shadow
-from headrace.adapt.comparisons import AnswerPair, JudgedPair
-from headrace.adapt.judging import JudgeReply, compared, left_today
-from headrace.adapt.ladder import TaskExample
-from headrace.adapt.registry import StudentRow, person
-from headrace.adapt.rungs.tagging import Tagger
-from headrace.adapt.rungs.teaching import ADAPTER, WHOLE, students_folder
-from headrace.adapt.rungs.word_states import reader
-from headrace.adapt.rungs.writing import conversation_of, tokens_of, writer
+from headrace.adapt.decisions.comparisons import AnswerPair, JudgedPair
+from headrace.adapt.decisions.judging import JudgeReply, compared, left_today
 from headrace.adapt.schema import adapt_file
-from headrace.adapt.students import StudentAnswer
+from headrace.adapt.students.ladder import TaskExample
+from headrace.adapt.students.registry import StudentRow, person
+from headrace.adapt.students.rungs.tagging import Tagger
+from headrace.adapt.students.rungs.teaching import ADAPTER, WHOLE, students_folder
+from headrace.adapt.students.rungs.word_states import reader
+from headrace.adapt.students.rungs.writing import conversation_of, tokens_of, writer
+from headrace.adapt.students.student import StudentAnswer
 from headrace.cli.adapt.opened import OpenedTask, opened_task, weights_here
 from headrace.cli.flags import takes_settings
 from headrace.cli.load_progress import loaded

@@ -9,8 +9,8 @@ import msgspec
 import typer
 
 from headrace.adapt import actions
-from headrace.adapt.examples import ExampleStore
-from headrace.adapt.tasks import TaskView, find_groups, task_views
+from headrace.adapt.traffic.examples import ExampleStore
+from headrace.adapt.traffic.tasks import TaskView, find_groups, task_views
 from headrace.cli.adapt.opened import opened_store
 from headrace.cli.flags import takes_settings
 from headrace.cli.load_progress import loaded

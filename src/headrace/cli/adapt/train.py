@@ -8,12 +8,12 @@ from typing import Annotated
 import typer
 
 from headrace.adapt.actions import Trained, plain
-from headrace.adapt.registry import RungReport
-from headrace.adapt.rungs.folders import folders_of
 from headrace.adapt.schema import adapt_file
-from headrace.adapt.students import Rung
-from headrace.adapt.tasks import embed_examples
-from headrace.adapt.training_process import TrainingProcess
+from headrace.adapt.students.registry import RungReport
+from headrace.adapt.students.rungs.folders import folders_of
+from headrace.adapt.students.student import Rung
+from headrace.adapt.students.training_process import TrainingProcess
+from headrace.adapt.traffic.tasks import embed_examples
 from headrace.cli.adapt.opened import opened_task, weights_here
 from headrace.cli.flags import takes_settings
 from headrace.cli.terminal import JsonFlag, print_json, print_table, status

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from headrace.adapt.comparisons import JudgeProgress, progress_of
-from headrace.adapt.diagnosis import FailureMode, failures
-from headrace.adapt.examples import ExampleStore
-from headrace.adapt.registry import STATES, Card, Decision, Registry, State, StudentRow
-from headrace.adapt.shadow import machine_usd_per_month, monthly_usd, worse_slices
+from headrace.adapt.decisions.comparisons import JudgeProgress, progress_of
+from headrace.adapt.decisions.diagnosis import FailureMode, failures
+from headrace.adapt.decisions.shadow import machine_usd_per_month, monthly_usd, worse_slices
+from headrace.adapt.students.registry import STATES, Card, Decision, Registry, State, StudentRow
+from headrace.adapt.traffic.examples import ExampleStore
 from headrace.evals.calibrated_evidence import (
     JudgeCalibration,
     bounds_of,

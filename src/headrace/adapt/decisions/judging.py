@@ -16,8 +16,8 @@ from functools import partial
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headrace.adapt.comparisons import AnswerPair, JudgedPair, Verdict, compared_since
-from headrace.adapt.registry import StudentRow
+from headrace.adapt.decisions.comparisons import AnswerPair, JudgedPair, Verdict, compared_since
+from headrace.adapt.students.registry import StudentRow
 from headrace.chat.messages import Message
 from headrace.engine.turns import BATCH_PRIORITY
 from headrace.errors import EngineStopped, InvalidRequest

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from headrace.adapt.checkpoints import (
+from headrace.adapt.fine_tuning.order import AdapterNote
+from headrace.adapt.students.checkpoints import (
     Checkpoints,
     StaleTraining,
     drop_training,
@@ -18,10 +19,8 @@ from headrace.adapt.checkpoints import (
     kept_training,
     note_stage,
 )
-from headrace.adapt.examples import ExampleStore
-from headrace.adapt.exposure import digests, exposure_of, planted
-from headrace.adapt.fine_tuning.order import AdapterNote
-from headrace.adapt.ladder import (
+from headrace.adapt.students.exposure import digests, exposure_of, planted
+from headrace.adapt.students.ladder import (
     AS_MUCH,
     LAST_ID,
     OpenAnswers,
@@ -36,15 +35,16 @@ from headrace.adapt.ladder import (
     task_examples,
     without_duplicates,
 )
-from headrace.adapt.registry import Card, Registry, card_of, new_student, report_of
-from headrace.adapt.rungs.folders import ModelFolders
-from headrace.adapt.rungs.lora import lessons_of, tried_writer, why_not
-from headrace.adapt.rungs.outcome import RungTried
-from headrace.adapt.rungs.served import remove_adapters
-from headrace.adapt.rungs.tagger import tried_tagger
-from headrace.adapt.rungs.teaching import ADAPTER, WHOLE, AdapterPlace, keep_only, students_folder
-from headrace.adapt.students import LADDER, LEAST_SCORE, RUNGS, Rung, Student
-from headrace.adapt.tasks import Embed, embed_examples
+from headrace.adapt.students.registry import Card, Registry, card_of, new_student, report_of
+from headrace.adapt.students.rungs.folders import ModelFolders
+from headrace.adapt.students.rungs.lora import lessons_of, tried_writer, why_not
+from headrace.adapt.students.rungs.outcome import RungTried
+from headrace.adapt.students.rungs.served import remove_adapters
+from headrace.adapt.students.rungs.tagger import tried_tagger
+from headrace.adapt.students.rungs.teaching import ADAPTER, WHOLE, AdapterPlace, keep_only, students_folder
+from headrace.adapt.students.student import LADDER, LEAST_SCORE, RUNGS, Rung, Student
+from headrace.adapt.traffic.examples import ExampleStore
+from headrace.adapt.traffic.tasks import Embed, embed_examples
 from headrace.config.adapt_settings import AdaptSettings
 from headrace.errors import InvalidRequest
 from headrace.gateway.gate import Pair

@@ -17,8 +17,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headrace.adapt.fine_tuning.order import MODULE, AdapterNote, AdapterOrder, AdapterPlan
-from headrace.adapt.ladder import TaskExample
-from headrace.adapt.rungs.writing import conversation_of
+from headrace.adapt.students.ladder import TaskExample
+from headrace.adapt.students.rungs.writing import conversation_of
 from headrace.errors import InvalidRequest
 from headrace.isolation.child import KEPT_VARIABLES
 

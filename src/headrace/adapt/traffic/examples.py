@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from headrace.adapt.fingerprint import Fingerprint
+from headrace.adapt.traffic.fingerprint import Fingerprint
 from headrace.errors import InvalidRequest, StoreError
 from headrace.inference.accounts import RateLimited
 from headrace.storage.database import Database

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from headrace.adapt.ladder import (
+from headrace.adapt.students.ladder import (
     HELD_OUT,
     STUDENT,
     RungResult,
@@ -17,7 +17,7 @@ from headrace.adapt.ladder import (
     certified,
     needed,
 )
-from headrace.adapt.students import StudentAnswer, StudentModel, is_same
+from headrace.adapt.students.student import StudentAnswer, StudentModel, is_same
 from headrace.errors import InvalidRequest
 from headrace.gateway.gate import Pair
 from headrace.tasks.pii.operators import PLACEHOLDER

@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from headrace.adapt.ladder import TaskExample
-from headrace.adapt.students import MAX_TOKENS, StudentAnswer
+from headrace.adapt.students.ladder import TaskExample
+from headrace.adapt.students.student import MAX_TOKENS, StudentAnswer
 from headrace.chat.messages import Message
 from headrace.engine.turns import BATCH_PRIORITY
 from headrace.errors import InvalidRequest

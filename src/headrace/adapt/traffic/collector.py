@@ -12,8 +12,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headrace.adapt.examples import Example, ExampleStore, Feedback
-from headrace.adapt.fingerprint import Fingerprint, fingerprint, question_digest
+from headrace.adapt.traffic.examples import Example, ExampleStore, Feedback
+from headrace.adapt.traffic.fingerprint import Fingerprint, fingerprint, question_digest
 from headrace.chat.messages import Message
 from headrace.config.adapt_settings import AdaptSettings
 from headrace.errors import HeadraceError, InvalidRequest

@@ -13,8 +13,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headrace.adapt.kmeans import Floats
-from headrace.adapt.students import (
+from headrace.adapt.students.student import (
     LADDER,
     RUNGS,
     Lesson,
@@ -24,7 +23,8 @@ from headrace.adapt.students import (
     same_question,
     taught,
 )
-from headrace.adapt.tasks import vectors_of
+from headrace.adapt.traffic.kmeans import Floats
+from headrace.adapt.traffic.tasks import vectors_of
 from headrace.config.providers import RemoteModelSettings
 from headrace.errors import InvalidRequest
 from headrace.gateway.certificate import least_examples

@@ -6,9 +6,9 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from headrace.adapt.rungs.answer_form import AnswerForm
-from headrace.adapt.rungs.tagging import ReadText, Tagger, features_of
-from headrace.adapt.students import StudentAnswer, StudentModel
+from headrace.adapt.students.rungs.answer_form import AnswerForm
+from headrace.adapt.students.rungs.tagging import ReadText, Tagger, features_of
+from headrace.adapt.students.student import StudentAnswer, StudentModel
 from headrace.inference.accounts import Account
 from headrace.inference.call_context import CallContext, new_request_id
 from headrace.inference.keywords import new_id

@@ -13,8 +13,8 @@ from typing import Final, Literal, cast, get_args
 import msgspec
 from msgspec import Struct
 
-from headrace.adapt.ladder import TaskExample
-from headrace.adapt.registry import Registry, State, StudentRow
+from headrace.adapt.students.ladder import TaskExample
+from headrace.adapt.students.registry import Registry, State, StudentRow
 from headrace.errors import InvalidRequest
 from headrace.evals.calibrated_evidence import SKIPPED, bounds_of, judged_standing, missing_labels
 from headrace.storage.database import Database

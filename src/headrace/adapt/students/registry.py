@@ -11,8 +11,8 @@ from typing import Any, Final, Literal, get_args
 import msgspec
 from msgspec import Struct
 
-from headrace.adapt.ladder import RungResult, Split, TaskExample, data_digest
-from headrace.adapt.students import LADDER, LEAST_SCORE, Rung, StudentModel
+from headrace.adapt.students.ladder import RungResult, Split, TaskExample, data_digest
+from headrace.adapt.students.student import LADDER, LEAST_SCORE, Rung, StudentModel
 from headrace.errors import InvalidRequest
 from headrace.evals.calibrated_evidence import JudgeCalibration, calibration_of
 from headrace.evals.paired_evidence import PairCounts

@@ -13,10 +13,10 @@ from typing import cast
 
 import msgspec
 
-from headrace.adapt.registry import Card, State, StudentRow
-from headrace.adapt.rungs.names import adapter_name, student_model
-from headrace.adapt.rungs.teaching import ADAPTER, WHOLE, students_folder
-from headrace.adapt.rungs.writing import weights_digest
+from headrace.adapt.students.registry import Card, State, StudentRow
+from headrace.adapt.students.rungs.names import adapter_name, student_model
+from headrace.adapt.students.rungs.teaching import ADAPTER, WHOLE, students_folder
+from headrace.adapt.students.rungs.writing import weights_digest
 from headrace.errors import CorruptFile, HeadraceError
 from headrace.storage.database import Database
 

@@ -10,8 +10,8 @@ from sqlite3 import Connection
 import numpy as np
 from msgspec import Struct
 
-from headrace.adapt.alerts import raise_alert
-from headrace.adapt.comparisons import (
+from headrace.adapt.decisions.alerts import raise_alert
+from headrace.adapt.decisions.comparisons import (
     VALUES,
     AnswerPair,
     Compare,
@@ -21,11 +21,11 @@ from headrace.adapt.comparisons import (
     progress_of,
     prompt_of,
 )
-from headrace.adapt.examples import ExampleStore
-from headrace.adapt.ladder import TaskExample, task_examples
-from headrace.adapt.registry import Registry, State, StudentRow
-from headrace.adapt.students import RUNGS, Student, StudentAnswer, is_same
-from headrace.adapt.tasks import Embed, embed_examples
+from headrace.adapt.students.ladder import TaskExample, task_examples
+from headrace.adapt.students.registry import Registry, State, StudentRow
+from headrace.adapt.students.student import RUNGS, Student, StudentAnswer, is_same
+from headrace.adapt.traffic.examples import ExampleStore
+from headrace.adapt.traffic.tasks import Embed, embed_examples
 from headrace.evals.calibrated_evidence import (
     bounds_of,
     judged_difference,

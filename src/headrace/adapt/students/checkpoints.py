@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from headrace.adapt.ladder import Progress, RungResult, Split, TaskExample, data_digest
-from headrace.adapt.students import Rung
+from headrace.adapt.students.ladder import Progress, RungResult, Split, TaskExample, data_digest
+from headrace.adapt.students.student import Rung
 from headrace.config.adapt_settings import AdaptSettings
 from headrace.errors import StoreBusy
 from headrace.storage.database import Database

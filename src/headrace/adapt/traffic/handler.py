@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import AsyncGenerator, Callable
 
-from headrace.adapt.collector import Collector, TrafficPair
+from headrace.adapt.traffic.collector import Collector, TrafficPair
 from headrace.config.adapt_settings import AdaptSettings
 from headrace.errors import HeadraceError
 from headrace.gateway.replay import nano_usd_of

@@ -12,8 +12,8 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headrace.adapt.kmeans import Floats
-from headrace.adapt.rungs.answer_form import AnswerForm
+from headrace.adapt.students.rungs.answer_form import AnswerForm
+from headrace.adapt.traffic.kmeans import Floats
 from headrace.errors import CorruptFile
 from headrace.gateway.near_answers import NEIGHBORS, agreed
 from headrace.tasks.few_shot import FitState, LogisticRegression, Watch, fit

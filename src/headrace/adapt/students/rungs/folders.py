@@ -7,8 +7,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from headrace.adapt.examples import ExampleStore
-from headrace.adapt.students import Rung
+from headrace.adapt.students.student import Rung
+from headrace.adapt.traffic.examples import ExampleStore
 from headrace.config.adapt_settings import AdaptSettings
 from headrace.errors import HeadraceError
 

@@ -1,7 +1,7 @@
 """Trainings in a process of their own: last in priority, within its memory and hours, and after live traffic.
 
-Run as `python -m headrace.adapt.training_process FILE TASK`, with the settings on standard input, it prints
-what it has made as JSON. Arguments can be read by everybody on the machine; settings have secrets.
+Run as `python -m headrace.adapt.students.training_process FILE TASK`, with the settings on standard input, it
+prints what it has made as JSON. Arguments can be read by everybody on the machine; settings have secrets.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from headrace.adapt.checkpoints import wait_for_traffic
-from headrace.adapt.examples import ExampleStore
-from headrace.adapt.registry import Card
-from headrace.adapt.rungs.folders import ModelFolders
 from headrace.adapt.schema import ADAPT_MIGRATIONS
-from headrace.adapt.students import Rung
-from headrace.adapt.training import train
+from headrace.adapt.students.checkpoints import wait_for_traffic
+from headrace.adapt.students.registry import Card
+from headrace.adapt.students.rungs.folders import ModelFolders
+from headrace.adapt.students.student import Rung
+from headrace.adapt.students.training import train
+from headrace.adapt.traffic.examples import ExampleStore
 from headrace.config.adapt_settings import AdaptSettings
 from headrace.errors import HeadraceError, InvalidRequest
 from headrace.isolation.child import KEPT_VARIABLES
@@ -33,7 +33,7 @@ from headrace.isolation.parent import end_with_reader
 from headrace.storage.database import Database
 
 NICE = 19
-MODULE = "headrace.adapt.training_process"
+MODULE = "headrace.adapt.students.training_process"
 
 
 class TrainingInput(Struct, frozen=True):

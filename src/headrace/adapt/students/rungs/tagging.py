@@ -13,9 +13,9 @@ from typing import TypeVar, cast
 import numpy as np
 from msgspec import Struct
 
-from headrace.adapt.kmeans import Floats
-from headrace.adapt.rungs.answer_form import AnswerForm, WordPlaces, learned_form
-from headrace.adapt.students import LEAST_SCORE, StudentAnswer, StudentModel
+from headrace.adapt.students.rungs.answer_form import AnswerForm, WordPlaces, learned_form
+from headrace.adapt.students.student import LEAST_SCORE, StudentAnswer, StudentModel
+from headrace.adapt.traffic.kmeans import Floats
 from headrace.errors import CorruptFile, InvalidRequest
 from headrace.ops.value import Array
 from headrace.tasks.few_shot import Watch, descend

@@ -11,8 +11,17 @@ from typing import TypeVar, cast
 import numpy as np
 from msgspec import Struct
 
-from headrace.adapt.examples import ExampleStore, TaskRow
-from headrace.adapt.kmeans import AS_STABLE, TRIED, Floats, Places, candidates, evened, kmeans, stability
+from headrace.adapt.traffic.examples import ExampleStore, TaskRow
+from headrace.adapt.traffic.kmeans import (
+    AS_STABLE,
+    TRIED,
+    Floats,
+    Places,
+    candidates,
+    evened,
+    kmeans,
+    stability,
+)
 from headrace.gateway.text_vector import text_vector
 from headrace.storage.database import Database
 from headrace.tasks.pii.operators import PLACEHOLDER

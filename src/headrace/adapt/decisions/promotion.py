@@ -6,11 +6,11 @@ import math
 import time
 from collections.abc import Sequence
 
-from headrace.adapt.examples import ExampleStore
-from headrace.adapt.exposure import exposure_of, unasked
-from headrace.adapt.ladder import CASCADE, CONFIDENCE, STUDENT, certified, gate_name
-from headrace.adapt.registry import Registry, StudentRow, person
-from headrace.adapt.shadow import monthly_usd, worse_keys, worse_slices
+from headrace.adapt.decisions.shadow import monthly_usd, worse_keys, worse_slices
+from headrace.adapt.students.exposure import exposure_of, unasked
+from headrace.adapt.students.ladder import CASCADE, CONFIDENCE, STUDENT, certified, gate_name
+from headrace.adapt.students.registry import Registry, StudentRow, person
+from headrace.adapt.traffic.examples import ExampleStore
 from headrace.errors import InvalidRequest
 from headrace.gateway.certificate import upper_bound
 from headrace.gateway.gate import Calibration, GateStore, calibrate, identity

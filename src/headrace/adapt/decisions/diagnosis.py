@@ -9,13 +9,13 @@ from typing import cast
 import numpy as np
 from msgspec import Struct
 
-from headrace.adapt.examples import ExampleStore, TaskRow
-from headrace.adapt.ladder import OpenAnswers, RungResult, TaskExample, without_duplicates
-from headrace.adapt.rungs.lora import why_not
-from headrace.adapt.shadow import monthly_usd
-from headrace.adapt.students import LADDER, RUNGS, Rung, Student
-from headrace.adapt.tasks import Embed
-from headrace.adapt.training import tried_ladder
+from headrace.adapt.decisions.shadow import monthly_usd
+from headrace.adapt.students.ladder import OpenAnswers, RungResult, TaskExample, without_duplicates
+from headrace.adapt.students.rungs.lora import why_not
+from headrace.adapt.students.student import LADDER, RUNGS, Rung, Student
+from headrace.adapt.students.training import tried_ladder
+from headrace.adapt.traffic.examples import ExampleStore, TaskRow
+from headrace.adapt.traffic.tasks import Embed
 from headrace.config.adapt_settings import AdaptSettings
 from headrace.errors import InvalidRequest
 

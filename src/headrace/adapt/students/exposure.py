@@ -16,8 +16,8 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headrace.adapt.ladder import TaskExample
-from headrace.adapt.students import Student, StudentModel, same_question
+from headrace.adapt.students.ladder import TaskExample
+from headrace.adapt.students.student import Student, StudentModel, same_question
 from headrace.tasks.pii.analyzer import Analyzer
 
 PLANTED = 8

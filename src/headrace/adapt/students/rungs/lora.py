@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Sequence
 
-from headrace.adapt.exposure import canaries
 from headrace.adapt.fine_tuning.order import AdapterNote
-from headrace.adapt.ladder import Split, TaskExample, without_duplicates
-from headrace.adapt.rungs.outcome import (
+from headrace.adapt.students.exposure import canaries
+from headrace.adapt.students.ladder import Split, TaskExample, without_duplicates
+from headrace.adapt.students.rungs.outcome import (
     MAX_TRIED,
     RungTried,
     by_time,
@@ -17,9 +17,9 @@ from headrace.adapt.rungs.outcome import (
     outcome,
     processor_s,
 )
-from headrace.adapt.rungs.teaching import WHOLE, AdapterPlace, bytes_of, teach
-from headrace.adapt.rungs.writing import Writes, conversation_of, tokens_of, weights_digest, writer
-from headrace.adapt.students import Rung, StudentAnswer, StudentModel, same_question
+from headrace.adapt.students.rungs.teaching import WHOLE, AdapterPlace, bytes_of, teach
+from headrace.adapt.students.rungs.writing import Writes, conversation_of, tokens_of, weights_digest, writer
+from headrace.adapt.students.student import Rung, StudentAnswer, StudentModel, same_question
 from headrace.chat.messages import Message
 from headrace.tasks.pii.analyzer import Analyzer
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from headrace.adapt.exposure import exposure_of
-from headrace.adapt.ladder import TaskExample, without_duplicates
-from headrace.adapt.rungs.outcome import (
+from headrace.adapt.students.exposure import exposure_of
+from headrace.adapt.students.ladder import TaskExample, without_duplicates
+from headrace.adapt.students.rungs.outcome import (
     MAX_TRIED,
     RungTried,
     by_time,
@@ -16,8 +16,8 @@ from headrace.adapt.rungs.outcome import (
     outcome,
     processor_s,
 )
-from headrace.adapt.rungs.tagging import ReadText, Tagger, form_and_marks, newest, taught_tagger
-from headrace.adapt.rungs.word_states import reader
+from headrace.adapt.students.rungs.tagging import ReadText, Tagger, form_and_marks, newest, taught_tagger
+from headrace.adapt.students.rungs.word_states import reader
 
 AT_A_TIME = 64
 """Questions that are read before it waits for clients."""

@@ -1,0 +1,1 @@
+"""What is asked and answered: collected by policy, and grouped into tasks."""
