@@ -114,7 +114,7 @@ def test_many_inputs(server: Running, model: LoadedModel) -> None:
 @pytest.mark.parametrize(
     ("more", "param", "message"),
     [
-        ({"input": "x" * 64}, "input", "prompt has 65 tokens, the limit is 64"),
+        ({"input": "x" * 64}, "input", "the text has 65 tokens, the limit is 64"),
         ({"input": "x" * 100_000}, "input", "100,000 characters"),
         ({"input": []}, "input", "none may be empty"),
         ({"input": [[]]}, "input", "none may be empty"),

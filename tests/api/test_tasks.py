@@ -186,6 +186,27 @@ def test_bad_fields_are_named(reranker: Running, path: str, body: dict[str, Any]
     assert (error if isinstance(error["error"], str) else error["error"])["param"] == param
 
 
+LONG = "a" * 600
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/v1/rerank", {"query": "a", "documents": ["a", LONG]}, "documents"),
+        ("/v1/rerank", {"query": LONG, "documents": ["a"]}, "query"),
+        ("/rerank", {"query": "a", "texts": ["a", LONG]}, "texts"),
+        ("/v1/score", {"text_1": "a", "text_2": ["a", LONG]}, "text_2"),
+        ("/v1/score", {"text_1": LONG, "text_2": ["a"]}, "text_1"),
+    ],
+)
+def test_the_field_of_a_text_that_is_too_long_is_named(
+    embedder: Running, path: str, body: dict[str, Any], param: str
+) -> None:
+    error = embedder.http().post(path, json=body).json()
+    error = error if isinstance(error["error"], str) else error["error"]
+    assert (error["param"], error["code"]) == (param, "context_length_exceeded")
+
+
 def test_models_say_what_they_can_do(decoder: Running, classifier: Running) -> None:
     reply = decoder.http().post("/v1/classify", json={"input": "a"})
     assert reply.status_code == 400

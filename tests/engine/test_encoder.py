@@ -141,7 +141,9 @@ def test_a_decoder_with_pooling_encodes(tmp_path: Path) -> None:
 
 
 def test_refused_at_the_door(model: LoadedModel) -> None:
-    with pytest.raises(ContextLengthExceeded, match="prompt has 65 tokens, the limit is 64"):
+    with pytest.raises(
+        ContextLengthExceeded, match="the text has 65 tokens, the limit is 64: shorten it or send truncate"
+    ):
         submit(model, range(2, 67))
     with pytest.raises(InvalidRequest, match="no tokens"):
         submit(model, ())

@@ -237,6 +237,50 @@ def test_a_decoder_says_that_it_reads_no_template(decoder: LLM, caplog: pytest.L
     assert caplog.text.count("reads the labels as they are") == 1
 
 
+@pytest.mark.parametrize(
+    ("pair", "param", "what"),
+    [
+        (("cat", "a" * 600), "input", "document 1 has 601 tokens"),
+        (("a" * 600, "cat"), "query", "query 1 has 601 tokens"),
+        (("a" * 600, "a" * 600), "query", "query 1 has"),
+        (("cat", "a" * 200_000), "input", "document 1 has 200,000 characters"),
+    ],
+)
+def test_the_text_of_a_pair_that_is_too_long_is_named(
+    embedder: LLM, pair: tuple[str, str], param: str, what: str
+) -> None:
+    with pytest.raises(ContextLengthExceeded, match=what) as caught:
+        embedder.score([("dog", "cat"), pair])
+    assert caught.value.param == param
+    with pytest.raises(ContextLengthExceeded, match="the query has 601 tokens") as caught:
+        embedder.rerank("a" * 600, ["cat"])
+    assert caught.value.param == "query"
+
+
+def test_warnings_say_which_document_was_cut(embedder: LLM, caplog: pytest.LogCaptureFixture) -> None:
+    embedder.rerank("cat", ["cat", "sea", "a" * 600, "a" * 600], truncate=True)
+    assert "document 2 has 601 tokens and was cut" in caplog.text
+
+
+@pytest.mark.parametrize("letters", [2_000, 600_000])
+def test_a_pair_that_is_too_long_for_a_decoder_is_named(tmp_path: Path, letters: int) -> None:
+    with (
+        LLM(reranking_decoder(tmp_path, "tiny-Reranker"), cache_dir=None) as llm,
+        pytest.raises(ContextLengthExceeded, match="pair") as caught,
+    ):
+        llm.score([("cat", "a"), ("cat", "a" * letters)])
+    assert caught.value.param == "input"
+
+
+def test_sparse_vectors_rank_nothing(tmp_path: Path) -> None:
+    folder = head_model(tmp_path, "heads/bert_masked_lm")
+    with (
+        LLM(folder, cache_dir=None, pooling="splade") as llm,
+        pytest.raises(InvalidRequest, match="cannot rank documents for a query, it can make sparse vectors"),
+    ):
+        llm.rerank("cat", ["a"])
+
+
 @pytest.mark.parametrize("letters", [600, 200_000])
 def test_a_text_that_is_too_long_for_a_decoder_is_named(decoder: LLM, letters: int) -> None:
     with pytest.raises(ContextLengthExceeded) as caught:

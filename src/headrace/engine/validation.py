@@ -34,8 +34,9 @@ def validate_request(
     if request.continuations:
         asked, least = None, _check_continuations(request, vocabulary)
     if count + least > longest:
-        wanted = f"prompt has {count:,} tokens" + (f" and max_tokens is {asked:,}" if asked else "")
-        less = " or lower max_tokens" if asked else ""
+        what = "prompt" if request.embed is None else "the text"
+        wanted = f"{what} has {count:,} tokens" + (f" and max_tokens is {asked:,}" if asked else "")
+        less = " or lower max_tokens" if asked else "" if request.embed is None else " or send truncate"
         raise ContextLengthExceeded(
             f"{wanted}, the limit is {longest:,}: shorten it{less}{remedy}",
             param="max_tokens" if asked and count < longest else given,

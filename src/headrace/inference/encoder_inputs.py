@@ -12,6 +12,7 @@ from headrace.inference.call_context import CallContext
 from headrace.inference.requests import (
     EmbeddingRequest,
     ExpandedTokens,
+    InputName,
     Prompt,
     TextPair,
     Truncation,
@@ -37,9 +38,13 @@ def encoder_inputs(request: EmbeddingRequest, model: LoadedModel, call: CallCont
     """The inputs of a request, with warnings for what is cut. InvalidRequest for what cannot be honored,
     ContextLengthExceeded for an input beyond `max_tokens` that may not be cut."""
     before = _prompt_in_front(request, model, call)
+    names = request.input_names or [
+        InputName(f"text {index}")
+        for index in range(request.first_input, request.first_input + len(request.inputs))
+    ]
     return [
-        _fitted(_encoder_input(one, before, model, f"text {index}"), one, index, request, model, call)
-        for index, one in enumerate(request.inputs, request.first_input)
+        _fitted(_encoder_input(one, before, model, name), one, name, request, model, call)
+        for one, name in zip(request.inputs, names, strict=True)
     ]
 
 
@@ -71,15 +76,15 @@ def _prompt_in_front(request: EmbeddingRequest, model: LoadedModel, call: CallCo
 
 
 def _encoder_input(
-    given: Prompt | TextPair | ExpandedTokens, before: str, model: LoadedModel, what: str
+    given: Prompt | TextPair | ExpandedTokens, before: str, model: LoadedModel, name: InputName
 ) -> EncoderInput:
     if isinstance(given, ExpandedTokens):
         return EncoderInput(given.ids, unseen=given.unseen)
     if not isinstance(given, TextPair):
         prompt = before + given if isinstance(given, str) else given
-        return EncoderInput(prompt_ids(prompt, model.tokenizer, model.context_length, "input", what))
-    check_characters(given.first, model.context_length, "input", what)
-    check_characters(given.second, model.context_length, "input", what)
+        return EncoderInput(prompt_ids(prompt, model.tokenizer, model.context_length, name.param, name.what))
+    check_characters(given.first, model.context_length, name.param, name.what)
+    check_characters(given.second, model.context_length, name.param, name.what)
     ids, start = model.tokenizer.encode_pair(given.first, given.second)
     return EncoderInput(tuple(ids), start)
 
@@ -87,7 +92,7 @@ def _encoder_input(
 def _fitted(
     one: EncoderInput,
     given: Prompt | TextPair | ExpandedTokens,
-    index: int,
+    name: InputName,
     request: EmbeddingRequest,
     model: LoadedModel,
     call: CallContext,
@@ -107,22 +112,22 @@ def _fitted(
         whose = "the model's" if limit == context else "max_tokens," if how.limit is None else f"{how.param},"
         call.warn(
             how.param,
-            f"text {index} has {count:,} tokens and was cut to {whose} {limit:,}: {count - limit:,} were"
+            f"{name.what} has {count:,} tokens and was cut to {whose} {limit:,}: {count - limit:,} were"
             " left out",
         )
         return replace(one, ids=cut_ids(one.ids, limit, how.side, model))
-    if limit == context and len(request.inputs) == 1 and not request.first_input:
+    if limit == context and len(request.inputs) == 1 and not (request.first_input or request.input_names):
         return one  # the engine's refusal says more, and need not say which
     if limit == context:
         raise ContextLengthExceeded(
-            f"text {index} has {count:,} tokens, the limit is {limit:,}: shorten it or send truncate",
-            param="input",
+            f"{name.what} has {count:,} tokens, the limit is {limit:,}: shorten it or send truncate",
+            param=name.param,
             prompt_tokens=count,
             context_length=limit,
         )
     raise ContextLengthExceeded(
-        f"text {index} has {count:,} tokens, max_tokens is {limit:,}: shorten it or send truncate",
-        param="input",
+        f"{name.what} has {count:,} tokens, max_tokens is {limit:,}: shorten it or send truncate",
+        param=name.param,
     )
 
 

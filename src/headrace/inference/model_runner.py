@@ -127,6 +127,7 @@ class ModelRunner:
                 id=f"{request.id}-{start}",
                 inputs=request.inputs[start : start + size],
                 first_input=request.first_input + start,
+                input_names=request.input_names[start : start + size],
             )
             result = await collect(await open_stream(self.handler, part, call))
             found: list[Array] = []

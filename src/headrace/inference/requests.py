@@ -182,6 +182,13 @@ class ExpandedTokens(Struct, frozen=True):
     unseen: int = 0
 
 
+class InputName(Struct, frozen=True):
+    """What an input is called in errors and warnings, and the parameter that has it."""
+
+    what: str
+    param: str = "input"
+
+
 class EmbeddingRequest(InferenceRequest, frozen=True, kw_only=True):
     """What an encoder makes of inputs: vectors, or the rows of its head; of each row the first `dimensions`
     numbers, None for all.
@@ -189,11 +196,13 @@ class EmbeddingRequest(InferenceRequest, frozen=True, kw_only=True):
     The model must be able to do `task`. Inputs longer than the context, or than `max_tokens`, are refused, or
     with `truncate` (True: as Truncation()) cut with a warning; of a pair its second text is. `prompt_name` is
     one of the model's prompts, which is put in front of texts; None: that for `purpose` (a warning says where
-    the model has none), or its default. In what is said of inputs the first one has the number `first_input`.
+    the model has none), or its default. In what is said of inputs the first one has the number `first_input`,
+    or each has its own of `input_names`.
     """
 
     inputs: tuple[Prompt | TextPair | ExpandedTokens, ...]
     first_input: int = 0
+    input_names: tuple[InputName, ...] = ()
     prompt_name: str | None = None
     purpose: InputPurpose | None = None
     task: TaskName = "embed"

@@ -135,7 +135,7 @@ def _prompt(model: LoadedModel, wording: _Wording, pieces: tuple[str, ...]) -> _
     """The instruction and the query come first, so that documents share their keys and values. Special
     tokens that a text spells are plain text."""
     tokenizer = model.tokenizer
-    check_characters("".join(pieces), model.context_length, "documents")
+    check_characters("".join(pieces), model.context_length, "input", "a pair")
     ids, end = list(tokenizer.encode(wording.before, add_special=False)), 0
     for index, piece in enumerate(pieces):
         ids += tokenizer.encode(piece, add_special=False, parse_special=False)
@@ -152,10 +152,17 @@ def _fitted(
     model: LoadedModel,
     call: CallContext,
 ) -> Ids:
-    """The tokens of a question, its document cut where that is asked for; the engine refuses what is longer
-    than the context."""
+    """The tokens of a question, its document cut where that is asked for. Raises ContextLengthExceeded."""
     how = as_truncation(truncate)
     most = model.context_length - 1  # the answer
+    if how is None and len(asked.ids) > most:
+        raise ContextLengthExceeded(
+            f"pair {index} has {len(asked.ids):,} tokens with the instruction, the limit is {most:,}: shorten"
+            " it or send truncate",
+            param="input",
+            prompt_tokens=len(asked.ids),
+            context_length=model.context_length,
+        )
     if how is None:
         return asked.ids
     if how.limit is not None and how.limit > most:

@@ -14,11 +14,11 @@ import numpy as np
 from msgspec import Struct
 
 from headrace.engine.unit_rows import unit_rows
-from headrace.errors import InvalidRequest, ModelNotFound
+from headrace.errors import ContextLengthExceeded, InvalidRequest, ModelNotFound
 from headrace.inference.call_context import CallContext
 from headrace.inference.keywords import new_id
 from headrace.inference.model_runner import ModelRunner
-from headrace.inference.requests import EmbeddingRequest, TextPair, Truncation
+from headrace.inference.requests import EmbeddingRequest, InputName, TextPair, Truncation
 from headrace.tasks.classify import classify
 from headrace.tasks.judge import judge, judges
 from headrace.tasks.label_scores import activated
@@ -28,7 +28,7 @@ from headrace.tasks.task_limits import check_count, check_strings, check_texts
 if TYPE_CHECKING:
     from headrace.engine.client import LoadedModel
 
-RERANKS = ("classify", "token_embed", "embed", "generate")
+RERANKS = ("rerank", "classify", "token_embed", "embed", "generate")
 
 
 class DocumentScore(Struct, frozen=True):
@@ -219,11 +219,27 @@ def _places(texts: Sequence[str]) -> tuple[list[str], list[int]]:
     return once, [known[text] for text in texts]
 
 
+def _names(pairs: Sequence[TextPair], texts: Sequence[str]) -> tuple[InputName, ...]:
+    """What each of some texts of pairs is called: a query, or the first document that it is."""
+    queries = list(dict.fromkeys(pair.first for pair in pairs))
+    names = {
+        pair.second: InputName(f"document {index}") for index, pair in reversed(list(enumerate(pairs)))
+    } | {
+        query: InputName("the query" if len(queries) == 1 else f"query {index}", "query")
+        for index, query in enumerate(queries)
+    }
+    return tuple(names[text] for text in texts)
+
+
 async def _late_interaction(
     runner: ModelRunner, name: str | None, pairs: Sequence[TextPair], call: CallContext, options: PairOptions
 ) -> list[float]:
     queries, places = _places([pair.first for pair in pairs])
-    asked = await token_vectors(runner, name, queries, call, role="query", truncate=options.truncate)
+    try:
+        asked = await token_vectors(runner, name, queries, call, role="query", truncate=options.truncate)
+    except ContextLengthExceeded as error:
+        error.param = "query"
+        raise
     documents = [pair.second for pair in pairs]
     scores: list[float] = []
     portions = token_vector_portions(runner, name, documents, call, truncate=options.truncate)
@@ -238,7 +254,13 @@ async def _cosines(
     runner: ModelRunner, name: str | None, pairs: Sequence[TextPair], call: CallContext, options: PairOptions
 ) -> list[float]:
     texts, places = _places([text for pair in pairs for text in (pair.first, pair.second)])
-    request = EmbeddingRequest(id=new_id(), model=name, inputs=tuple(texts), truncate=options.truncate)
+    request = EmbeddingRequest(
+        id=new_id(),
+        model=name,
+        inputs=tuple(texts),
+        input_names=_names(pairs, texts),
+        truncate=options.truncate,
+    )
     vectors = unit_rows(np.concatenate(await runner.rows(request, call)))
     return [
         float(vectors[first] @ vectors[second])

@@ -17,6 +17,7 @@ from headrace.api.openai.embedding_schema import EmbeddingUsage
 from headrace.api.service import get_service, new_id, now_s
 from headrace.api.tasks.task_body import TruncatingBody
 from headrace.api.tasks.task_reply import TEXTS, pairs_of, usage_of
+from headrace.errors import InvalidRequest
 from headrace.inference.events import ParameterWarning
 from headrace.tasks.rerank import PairOptions, score_pairs
 
@@ -59,7 +60,12 @@ async def _scored(http: HttpRequest) -> Response:
         truncate=body.cut(body.truncate), raw=body.use_activation is False, instruction=body.instruction
     )
     pairs = pairs_of(body.text_1, body.text_2)
-    scores = await done(http, score_pairs(runner, body.model, pairs, call, options))
+    try:
+        scores = await done(http, score_pairs(runner, body.model, pairs, call, options))
+    except InvalidRequest as error:
+        if error.param == "query":
+            error.param = "text_1"
+        raise
     data = [PairScore(index, score) for index, score in enumerate(scores)]
     reply = ScoreReply(
         new_id("score"), now_s(), call.model, data, usage_of(call), warnings=call.warnings or UNSET
