@@ -10,9 +10,11 @@ import pytest
 from browser_site import AXE
 from fake import FakeModel
 from in_process import Running, server_of
-from learning import fill, learning_server
+from learning import fill, learning_server, words
 from test_accessibility import violations
+from test_judge import expert, judged, right
 
+from headrace.adapt.decisions.shadow import catch_up
 from headrace.adapt.traffic.examples import ExampleStore
 from headrace.loading.loader import load_model
 from headrace.loading.options import EngineOptions
@@ -99,6 +101,42 @@ def test_axe_finds_nothing_in_a_task(loop: tuple[Running, ExampleStore], visit: 
     page.get_by_role("button", name="Promote").click()
     page.get_by_role("dialog", name="Promote this student").wait_for()
     assert violations(page) == []
+
+
+def test_a_person_checks_the_judge(loop: tuple[Running, ExampleStore], visit: Callable[..., Any]) -> None:
+    server, store = loop
+    task, student = judged(store, count=60)
+    catch_up(store, student, words, compare=expert)
+    [(compared,)] = store.database.query("SELECT count(*) FROM comparisons")
+    site = visit(server.url, bypass_csp=True)
+    page = site.open(f"adapt/{task}")
+    site.use_key(ADMIN)
+    judge = page.get_by_role("region", name="Judge")
+    judge.get_by_text(f"{compared} pairs for less than $0.0001").wait_for()
+    judge.get_by_text("more labels are needed").wait_for()
+    tried = page.get_by_role("region", name="Kinds of students that were tried")
+    assert tried.get_by_role("row").count() == 7
+    tried.get_by_role("row", name="tagger").get_by_text("not tried: ").wait_for()
+    tried.get_by_role("row", name="head, chosen").wait_for()
+
+    judge.get_by_role("button", name="Label answers").click()
+    dialog = page.get_by_role("dialog", name="Which answer is better?")
+    texts = dialog.locator("pre")
+    texts.first.wait_for()
+    if AXE.is_file():
+        page.evaluate(AXE.read_text())
+        assert violations(page) == []
+    question, first, _ = texts.all_inner_texts()
+    dialog.get_by_role("button", name="Answer 1" if right(question) == first else "Answer 2").click()
+    page.wait_for_function(
+        "before => document.querySelector('dialog[open] pre').innerText !== before", arg=question
+    )
+    dialog.get_by_role("button", name="Skip").click()
+    page.keyboard.press("Escape")
+    judge.get_by_text("2, of these 1 skipped").wait_for()
+    judge.get_by_text("in 100 %, at least").wait_for()
+    rows = store.database.query("SELECT label, labeled_by FROM comparisons WHERE label IS NOT NULL")
+    assert len(rows) == 2 and all("over HTTP" in str(who) for _, who in rows)
 
 
 def test_it_says_how_to_enable_it_and_who_may_look(

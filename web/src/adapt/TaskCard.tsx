@@ -1,12 +1,13 @@
-import type { ComponentChildren, JSX } from "preact";
+import type { JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { percent, plural, seconds, whole } from "../lib/format";
 import { messageOf } from "../lib/http";
-import { Facts, type Head, Table } from "../lib/tables";
+import { Facts } from "../lib/tables";
 import { Button, Notice } from "../lib/ui";
-import { EvidenceBar } from "./EvidenceBar";
-import { act, type Decision, type Diagnosis, dollars, type Failure, type History, points, readHistory, type Student, type Task, words } from "./loop";
+import { act, type Decision, type Diagnosis, dollars, type Failure, type History, readHistory, type Student, type Task, words } from "./loop";
+import { Part } from "./Part";
 import { PromoteDialog } from "./PromoteDialog";
+import { StudentBox } from "./StudentBox";
 import { when } from "./when";
 
 const LONGEST = 600; // characters of a fact
@@ -75,7 +76,7 @@ export function TaskCard({ task, training, turn, onChange }: Props): JSX.Element
           <About task={task} found={found} diagnosis={diagnosis} />
           <Failures failures={found.failures} />
           {diagnosis && <Ladder diagnosis={diagnosis} />}
-          <Students students={found.students} monthly={found.usd_per_month} />
+          <Students task={task.id} students={found.students} monthly={found.usd_per_month} onChange={onChange} />
           <Decisions decisions={found.decisions} />
         </>
       )}
@@ -111,24 +112,6 @@ function About({ task, found, diagnosis }: { task: Task; found: History; diagnos
   return <Facts facts={facts} />;
 }
 
-interface PartProps {
-  title: string;
-  heads: Head[];
-  children: ComponentChildren;
-}
-
-/** A table with its heading. */
-function Part({ title, heads, children }: PartProps): JSX.Element {
-  return (
-    <div>
-      <h3>{title}</h3>
-      <Table label={title} heads={heads}>
-        {children}
-      </Table>
-    </div>
-  );
-}
-
 function Failures({ failures }: { failures: Failure[] }): JSX.Element {
   if (!failures.length) return <p class="hint">Nothing went wrong, as far as is known.</p>;
   return (
@@ -152,9 +135,9 @@ function Ladder({ diagnosis }: { diagnosis: Diagnosis }): JSX.Element {
         {diagnosis.rungs.map((one) => (
           <tr key={one.rung}>
             <th scope="row">{one.rung}</th>
-            <td class="num">{whole(one.tried)}</td>
-            <td class="num">{percent(one.right)}</td>
-            <td class="num">{percent(one.share)}</td>
+            <td class="num">{one.tried ? whole(one.tried) : "–"}</td>
+            <td class="num">{one.tried ? percent(one.right) : "–"}</td>
+            <td class="num">{one.tried ? percent(one.share) : "–"}</td>
             <td>{one.problem || "–"}</td>
           </tr>
         ))}
@@ -164,53 +147,16 @@ function Ladder({ diagnosis }: { diagnosis: Diagnosis }): JSX.Element {
   );
 }
 
-function Students({ students, monthly }: { students: Student[]; monthly: number }): JSX.Element {
+function Students({ task, students, monthly, onChange }: { task: string; students: Student[]; monthly: number; onChange: () => void }): JSX.Element {
   if (!students.length) return <p class="hint">There is no student yet: train one.</p>;
   const [newest, ...earlier] = students;
   const promoted = earlier.find((one) => one.state === "promoted");
   return (
     <>
       {[newest!, ...(promoted ? [promoted] : [])].map((one) => (
-        <StudentBox key={one.id} student={one} monthly={monthly} />
+        <StudentBox key={one.id} task={task} student={one} monthly={monthly} onChange={onChange} />
       ))}
     </>
-  );
-}
-
-function StudentBox({ student, monthly }: { student: Student; monthly: number }): JSX.Element {
-  const { card, evidence, answered } = student;
-  const total = evidence.better + evidence.same + evidence.worse;
-  return (
-    <div class="student">
-      <div class="row">
-        <h3>
-          Student <span class="mono">{student.id}</span>
-        </h3>
-        <span class={`badge ${student.state}`}>{words(student.state)}</span>
-        <span class="hint">
-          {card.rung}, of {plural(card.lessons, "example")}, tried on {whole(card.held_out)} later ones
-        </span>
-      </div>
-      <p>
-        It answers <b>{percent(answered)}</b> of the requests, so that you pay {percent(1 - answered)} of today's {dollars(monthly)} a month and save <b>{dollars(student.saves_usd_per_month)}</b>.{" "}
-        {total > 0 && (
-          <>
-            Quality differs by {points(evidence.difference)}: more than {points(evidence.lower)} and less than {points(evidence.upper)}, each with {percent(1 - card.alpha)} confidence, by {plural(total, "example")}.
-          </>
-        )}
-      </p>
-      {student.state === "promoted" && (
-        <p>
-          It gets {percent(student.share)} of the requests to <bdi>{student.route}</bdi> at first, doubled after every 20 checks; {percent(student.audit)} of its answers are checked.
-        </p>
-      )}
-      {student.slices.length > 0 && <Notice>It is much worse in the groups {student.slices.join(", ")}.</Notice>}
-      {card.exposed.length > 0 && <Notice>It gives away what it has learned from: {card.exposed.slice(0, 3).join("; ")}.</Notice>}
-      <EvidenceBar evidence={evidence} margin={card.margin} />
-      <p class="hint mono">
-        data {card.data_sha256.slice(0, 16)} · weights {card.weights}
-      </p>
-    </div>
   );
 }
 

@@ -57,12 +57,58 @@ export interface Evidence {
   upper: number;
 }
 
+/** How a kind of student did on later examples; `why` it was not tried, or nothing is certified. */
+export interface Rung {
+  rung: string;
+  tried: number;
+  score: number;
+  share: number;
+  seconds: number;
+  bytes: number;
+  why: string;
+}
+
+export interface Card {
+  rung: string;
+  lessons: number;
+  held_out: number;
+  margin: number;
+  alpha: number;
+  data_sha256: string;
+  weights: string;
+  exposed: string[];
+  lineage: Record<string, string>;
+  report: Rung[];
+}
+
+/** What a judge has compared, and how far people's labels trust it; `missing` null: people say that the student is too bad. */
+export interface Judge {
+  model: string;
+  compared: number;
+  verdicts: Record<string, number>;
+  usd: number;
+  labels: number;
+  skipped: number;
+  agreement: number;
+  agreement_lower: number;
+  missing: number | null;
+}
+
+/** Two answers of which nobody sees whose they are. */
+export interface Pair {
+  pair: string;
+  prompt: string;
+  first: string;
+  second: string;
+}
+
 export interface Student {
   id: string;
   state: string;
   created_s: number;
-  card: { rung: string; lessons: number; held_out: number; answers: number; margin: number; alpha: number; risk: number; data_sha256: string; weights: string; exposed: string[] };
+  card: Card;
   evidence: Evidence;
+  judge: Judge | null;
   answered: number;
   saves_usd_per_month: number;
   slices: number[];
@@ -112,8 +158,17 @@ export const readHistory = (task: string, signal: AbortSignal): Promise<History>
 /** Do it, by a person: the server writes down who has decided. */
 export const act = <T>(action: string, body: unknown): Promise<T> => getJson<T>(`v1/adapt/${action}`, { body });
 
-/** Dollars, with cents or with three digits where there are less. */
+const labelsOf = (task: string): string => `v1/adapt/tasks/${encodeURIComponent(task)}/labels`;
+
+export async function readPairs(task: string, signal: AbortSignal): Promise<Pair[]> {
+  return (await getJson<{ data: Pair[] }>(labelsOf(task), { signal })).data;
+}
+
+export const giveLabel = (task: string, pair: string, preferred: string): Promise<unknown> => getJson(labelsOf(task), { body: { labels: [{ pair, preferred }] } });
+
+/** Dollars, with cents or with two digits where there are less. */
 export function dollars(value: number): string {
+  if (value > 0 && value < 1e-4) return "less than $0.0001";
   if (value !== 0 && Math.abs(value) < 0.01) return `$${value.toPrecision(2)}`;
   return new Intl.NumberFormat("en-US", { style: "currency", currency: "USD" }).format(value);
 }
