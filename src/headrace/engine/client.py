@@ -18,7 +18,7 @@ from headrace.errors import Overloaded
 from headrace.executors.kv_layers import KvType
 from headrace.sampling.params import SamplingParams
 from headrace.tokenization.tokenizer import Tokenizer
-from headrace.weights.head import Head, TaskName
+from headrace.weights.head import Head, TaskName, tasks_without_head
 from headrace.weights.input_rules import InputRules
 
 EngineState = Literal["running", "restarting", "failed"]
@@ -213,9 +213,9 @@ class LoadedModel(Struct, frozen=True, kw_only=True):
         if self.head is not None:
             return self.head.tasks
         limits = self.engine.limits
-        if limits.vector_of_each_token:
-            return ("token_embed", "embed")
-        return ("embed",) if limits.embedding_size else ("generate",)
+        return tasks_without_head(
+            encodes=limits.embedding_size > 0, of_each_token=limits.vector_of_each_token
+        )
 
     def close(self) -> None:
         """Stop the engine; what has not ended fails."""

@@ -12,14 +12,18 @@ from headrace.errors import HeadraceError, ModelNotFound
 from headrace.inference.adapted_engine import adapted_name, with_adapter
 from headrace.inference.call_context import CallContext
 from headrace.inference.events import ParameterWarning
+from headrace.loading.planned_model import model_of
 from headrace.storage.aliases import Alias
 from headrace.telemetry.request_metrics import ModelMetrics
-from headrace.weights.head import TaskName, read_head
+from headrace.weights.checkpoint import MAX_CONFIG_BYTES
+from headrace.weights.confined import confined
+from headrace.weights.head import TaskName, chosen_head, tasks_without_head
 from headrace.weights.hub.resolver import resolve
-from headrace.weights.pooling import read_pooling
+from headrace.weights.strict_json import read_object
 
 if TYPE_CHECKING:
     from headrace.engine.client import LoadedModel
+    from headrace.loading.options import EngineOptions
     from headrace.tokenization.tokenizer import Tokenizer
     from headrace.workers.model_adapters import NamedAdapter
     from headrace.workers.model_entry import ModelEntry
@@ -67,7 +71,7 @@ class ManagedModels:
         self.aliases: Mapping[str, Alias] = {}
         """Names that clients gave to models; requests of every API may use them."""
         self._metrics: dict[str, ModelMetrics] = {}
-        self._tasks_of_unloaded: dict[str, Sequence[TaskName]] = {}
+        self._tasks_of_unloaded: dict[tuple[str, str], Sequence[TaskName]] = {}
 
     def alias_of(self, name: str | None) -> Alias | None:
         """The alias of that name, where no model has it."""
@@ -128,27 +132,36 @@ class ManagedModels:
         read once and not for every request: this runs on the event loop."""
         if entry.model is not None:
             return entry.model.tasks
-        name = entry.spec.model
-        if name not in self._tasks_of_unloaded:
+        name, options = entry.spec.model, entry.spec.options
+        key = (name, options.pooling)
+        if key not in self._tasks_of_unloaded:
             try:
-                self._tasks_of_unloaded[name] = _tasks_of_files(name)
-            except HeadraceError:  # says so when it is loaded
+                self._tasks_of_unloaded[key] = _tasks_of_files(name, options)
+            except (HeadraceError, FileNotFoundError):  # says so when it is loaded
                 return ()
-        return self._tasks_of_unloaded[name]
+        return self._tasks_of_unloaded[key]
 
     def metrics_of(self, name: str) -> ModelMetrics:
         """The counters of the model of that name."""
         return self._metrics.setdefault(name, ModelMetrics())
 
 
-def _tasks_of_files(name: str) -> Sequence[TaskName]:
-    """What the files of a model say that it can do. Raises what prevents reading them."""
+def _tasks_of_files(name: str, options: EngineOptions) -> Sequence[TaskName]:
+    """What the files of a model, and its `pooling` option, say that it can do. Raises what prevents reading
+    them. Of a GGUF file, whose metadata take long to read, only the option."""
     folder = resolve(name, offline=True)
-    head = read_head(folder)
+    head = chosen_head(options.pooling, folder)
     if head is not None:
         return head.tasks
-    embeds = folder.is_dir() and read_pooling(folder) is not None
-    return ("embed",) if embeds else ("generate",)
+    if options.pooling != "auto":
+        pooling = options.pooling
+    elif folder.is_dir():
+        config = read_object(confined(folder, "config.json"), MAX_CONFIG_BYTES)
+        model, _ = model_of(config, folder, options)
+        pooling = model.pooling
+    else:
+        pooling = None
+    return tasks_without_head(encodes=pooling is not None, of_each_token=pooling == "none")
 
 
 class OneModel:

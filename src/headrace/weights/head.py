@@ -120,6 +120,14 @@ def read_head(folder: Path, config: Config | None = None) -> Head | None:
     return None
 
 
+def tasks_without_head(*, encodes: bool, of_each_token: bool) -> tuple[TaskName, ...]:
+    """What a model without a head can be asked for: it generates, or it encodes texts, and then has a vector
+    for each token where its pooling is `none`."""
+    if of_each_token:
+        return ("token_embed", "embed")
+    return ("embed",) if encodes else ("generate",)
+
+
 def chosen_head(pooling: str, folder: Path, config: Config | None = None) -> Head | None:
     """The head of a model that is loaded with an option `pooling`: "auto" is what the files say, "splade" a
     masked-LM head; another one makes vectors without a head."""
