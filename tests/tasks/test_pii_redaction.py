@@ -251,6 +251,19 @@ def test_a_megabyte_takes_linear_time(unit: str) -> None:
     assert seconds(1 << 19) < 8 * small * 6 + 1  # quadratic: 64 times
 
 
+@pytest.mark.parametrize("regex", ["", "x*", r"\b", "$", "^", "(?:)"])
+@pytest.mark.parametrize("text", ["abc", "", "a" * 511, "a" * 512, "a" * 1025])
+def test_searches_for_empty_matches_end(regex: str, text: str) -> None:
+    hits = CustomRecognizer("X", [CustomPattern(regex=regex)]).hits(text.encode())
+    assert next(hits, None) is None
+
+
+def test_matches_at_the_end_of_a_text_are_found() -> None:
+    for text in ("ab", "b" + "a" * 510 + "b", "a" * 512 + "b"):
+        hits = CustomRecognizer("X", [CustomPattern(regex="b|x*")]).hits(text.encode())
+        assert [(one.start, one.end) for one in hits][-1] == (len(text) - 1, len(text))
+
+
 def test_ten_thousand_entities() -> None:
     text = "".join(f"u{number}@x.org " for number in range(10_000))
     done = redact(text)

@@ -85,7 +85,8 @@ class CustomRecognizer:
     def _hits_in(self, pattern: Any, data: CustomPattern, text: bytes, start: int) -> Iterator[Hit]:
         """Matches that begin in MAX_MATCH_BYTES from `start`. A search reads no more than twice as many, so
         that matches which end long before their search does cost no more than that each."""
-        last, stop = start + MAX_MATCH_BYTES, min(start + 2 * MAX_MATCH_BYTES, len(text))
+        stop = min(start + 2 * MAX_MATCH_BYTES, len(text))
+        last = min(start + MAX_MATCH_BYTES, stop)  # behind the text a search finds its end, again and again
         while start < last and (found := pattern.search(text, start, stop)):
             first, end = found.span()
             self._charge(pattern.programsize * (stop - first))
