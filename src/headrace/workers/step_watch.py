@@ -9,6 +9,8 @@ LOOK_S = 1.0
 MIN_PATIENCE_S = 30.0
 PATIENCE_STEPS = 10
 """A worker without a step for so many times the longest step seen, at least MIN_PATIENCE_S, is given up."""
+FORGET_S = 600.0
+"""So long without giving up, and one of the doublings that it brought is taken back."""
 
 
 class StepWatch:
@@ -18,6 +20,7 @@ class StepWatch:
         self._progress: tuple[int, ...] | None = None
         self._looks = 0
         self._doublings = 0
+        self._looks_since = 0  # since a worker was given up, or a doubling taken back
 
     @property
     def stalled_s(self) -> float:
@@ -28,6 +31,10 @@ class StepWatch:
         """`progress` changes with every step; without work there is none to expect."""
         self._looks = self._looks + 1 if works and progress == self._progress else 0
         self._progress = progress
+        self._looks_since += 1
+        if self._looks_since >= FORGET_S / LOOK_S and not self._looks:
+            self._looks_since = 0
+            self._doublings = max(0, self._doublings - 1)
 
     def overdue(self, longest_step_s: float) -> bool:
         """Whether to give the worker up."""
@@ -38,6 +45,7 @@ class StepWatch:
         return max(MIN_PATIENCE_S, PATIENCE_STEPS * longest_step_s) * 2**self._doublings
 
     def gave_up(self) -> None:
-        """A worker was given up. Its step may have been a long one, so the next one gets twice as long."""
+        """A worker was given up. Its step may have been a long one, so the next one gets twice as long, for a
+        while."""
         self._doublings += 1
-        self._looks = 0
+        self._looks = self._looks_since = 0
