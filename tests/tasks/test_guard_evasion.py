@@ -27,6 +27,12 @@ WRITTEN = {
     "soft hyphen": "blue\u00adbird",
     "joiner that is a mark": "blue\u034fbird",
     "blank of Hangul": "blue\u3164bird",
+    "control character": "blue\x08bird",
+    "deleted": "blue\x7fbi\x00rd",
+    "variants": "blue\ufe0fbi\U000e0101rd",
+    "letters in circles": "b\u20ddl\u20ddu\u20dde\u20dd bird",
+    "tags": "".join(chr(0xE0000 + ord(one)) for one in "a blue bird"),
+    "tags between": "blue\U000e0061bird",
     "full width": "\uff42\uff4c\uff55\uff45 bird",
     "mathematical": "\U0001d41b\U0001d425\U0001d42e\U0001d41e bird",
     "marks on letters": "b\u0308lue b\u0301ird",
@@ -53,7 +59,7 @@ def test_ways_of_writing_are_seen_through(text: str) -> None:
 def test_readings_begin_with_the_text(text: str) -> None:
     found = readings(text)
     assert found[0] == text and len(found) <= 3
-    if text.isascii() and len(text) < 14:
+    if text.isascii() and text.isprintable() and len(text) < 14:
         assert found == [text]
 
 
@@ -150,6 +156,14 @@ def test_placeholders_of_a_request_tell_texts_apart() -> None:
         "From <EMAIL_ADDRESS_1> to <EMAIL_ADDRESS_2>",
     ]
     assert seen[1].tool_calls[0].arguments == '{"to": "<EMAIL_ADDRESS_2>"}'
+
+
+def test_names_of_calls_are_redacted_as_the_verdict_says() -> None:
+    guard: dict[str, object] = {"private": {"kind": "pii", "action": "redact"}}
+    message = Message("assistant", None, tool_calls=(ToolCall("c", "bob@x.org", "{}"),))
+    _, call, inner = answered(guard, [], ChatRequest(id="r", messages=(Message("user", "x"), message)))
+    assert [one.label for one in call.verdicts] == ["EMAIL_ADDRESS"]
+    assert inner.seen[0].messages[1].tool_calls[0].name == "<EMAIL_ADDRESS_1>"  # type: ignore
 
 
 def test_words_before_encoded_text_do_not_hide_it() -> None:

@@ -155,6 +155,10 @@ def test_look_alikes_and_characters_that_show_nothing() -> None:
     card = "４１１１-1111\u200b\u20111111\u2009１１１１"
     done = redact(f"Карта {card} конец")
     assert [(one.label, one.text) for one in done.entities] == [("CREDIT_CARD", card)]
+    keys = "4\ufe0f\u20e31\ufe0f\u20e31\ufe0f\u20e31\ufe0f\u20e3 1111\x00 1111\x7f 11\U000e010111"
+    assert redact(keys).text == "<CREDIT_CARD_1>"
+    for hidden in ("\x00", "\x08", "\x7f", "\x9f", "\ufe0f", "\u034f", "\u3164", "\U000e0061"):
+        assert redact(f"to ann@exam{hidden}ple.org").text == "to <EMAIL_ADDRESS_1>"
     arabic = "\u202bبطاقة ٤١١١١١١١١١١١١١١١\u202c"
     [found] = redact(arabic).entities
     assert found.label == "CREDIT_CARD" and arabic[found.start : found.end] == found.text

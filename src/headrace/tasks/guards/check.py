@@ -29,8 +29,9 @@ Found = tuple[str, float]
 """A label and its score."""
 PIECE_CHARACTERS, MAX_SPLIT = 1000, 16_384
 _END = re.compile(r"(?<=[.!?])\s+|\n+")
-QUICK_CHARACTERS = 4096
-"""Longer texts are searched in a thread: that takes a millisecond and more."""
+QUICK_CHARACTERS = 512
+"""Longer texts are searched in a thread: a thousand characters take all patterns 2 ms, and 20 ms where they
+are digits."""
 
 
 def redactor_of(name: str, guard: GuardSettings) -> Redactor:
@@ -143,8 +144,10 @@ async def _matched(name: str, guard: GuardSettings, text: str, before: str) -> F
     analyzer = redactor_of(name, guard).analyzer
 
     def search() -> Found | None:
-        known = Counter(_matches(analyzer, before))
-        return _best((label, score) for label, _, score in Counter(_matches(analyzer, before + text)) - known)
+        found = Counter(_matches(analyzer, before + text))
+        if found and before:
+            found -= Counter(_matches(analyzer, before))
+        return _best((label, score) for label, _, score in found)
 
     return await in_thread_if_long(search, len(before) + len(text))
 

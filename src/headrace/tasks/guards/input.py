@@ -100,11 +100,12 @@ class CheckedInput:
         text = call_text(call.name, call.arguments)
         _, verdicts = await self._check(text)
         self._judge(verdicts)
-        arguments = call.arguments
+        name, arguments = call.name, call.arguments
         for redactor in self._redactors.values():
+            name = redactor.redact(name).text
             search = partial(redacted_arguments, arguments, lambda one, r=redactor: r.redact(one).text)
             arguments = await in_thread_if_long(search, len(arguments))
-        return replace(call, arguments=arguments)
+        return replace(call, name=name, arguments=arguments)
 
     async def _check(self, text: str) -> tuple[str, list[GuardVerdict]]:
         return await self._checks.check(self._guards, text, "input", self._call, redactors=self._redactors)

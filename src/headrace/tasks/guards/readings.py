@@ -6,34 +6,41 @@ import base64
 import re
 import unicodedata
 
+from headrace.tasks.pii.folding import has_control, shows_nothing
+
 MAX_DECODED = 20_000
 """Pieces of a text that are decoded, in a tenth of a second: some words before one must not hide it."""
 _ENCODED = re.compile(r"[A-Za-z0-9+/_-]{14,}")
 _LINE_END = re.compile(r"(?<=[A-Za-z0-9+/_-]{14})\r?\n(?=[A-Za-z0-9+/_=-])")
 _STANDARD = str.maketrans("-_", "+/")
 _TEXT = re.compile(r"[^\x00-\x08\x0e-\x1f\x7f-\x9f\ufffd]{10,}")
-_INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")  # shown as nothing, but no format
+_BLANK = "\u2800"  # a pattern of Braille without a dot
+_TAGS = re.compile("[\U000e0020-\U000e007e]{4,}")
+_ASCII_OF_TAGS = {0xE0000 + code: code for code in range(0x20, 0x7F)}
 
 
 def readings(text: str) -> list[str]:
-    """The text, its normal form where that is another one, and texts that it has in base64.
+    """The text, its normal form where that is another one, and texts that it has in base64 or in tags.
 
     The normal form is NFKC without characters that show nothing and without marks on letters: full-width
     letters, ligatures, mathematical letters and letters with added marks become plain ones. Letters of other
-    scripts that look alike stay.
+    scripts that look alike stay. Tags are invisible letters, which models may read.
     """
     found = [text]
-    if not text.isascii():
+    if not text.isascii() or has_control(text):
         plain = _plain(text)
         if plain != text:
             found.append(plain)
-    decoded = _decoded(found[-1])
+    decoded = [*_decoded(found[-1]), *(one.translate(_ASCII_OF_TAGS) for one in _TAGS.findall(text))]
     return [*found, "\n".join(decoded)] if decoded else found
 
 
 def _plain(text: str) -> str:
     apart = unicodedata.normalize("NFKD", text)
-    kept = (one for one in apart if one not in _INVISIBLE and unicodedata.category(one) not in ("Cf", "Mn"))
+    drop = {
+        one for one in set(apart) if one == _BLANK or unicodedata.category(one) == "Mn" or shows_nothing(one)
+    }
+    kept = (one for one in apart if one not in drop)
     return unicodedata.normalize("NFKC", "".join(kept))
 
 

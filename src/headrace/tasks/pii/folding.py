@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from functools import lru_cache
 
@@ -10,6 +11,26 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 _HYPHENS = frozenset("\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe58\ufe63\uff0d")
+
+_FILLERS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0")  # shown as nothing, but no format
+_SELECTOR = re.compile("[\u180b-\u180f\ufe00-\ufe0f\U000e0000-\U000e0fff]")
+_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f]")
+
+
+def has_control(text: str) -> bool:
+    """Whether it has control characters that are no blanks."""
+    return _CONTROL.search(text) is not None
+
+
+def shows_nothing(character: str) -> bool:
+    """Whether a character takes no place of its own: formats, controls that are no blanks, fillers, selectors
+    of variants, tags, and marks around the character before, such as the key around a digit."""
+    return (
+        unicodedata.category(character) in ("Cf", "Me")
+        or character in _FILLERS
+        or _SELECTOR.match(character) is not None
+        or has_control(character)
+    )
 
 
 class Folded(Struct, frozen=True):
@@ -28,12 +49,12 @@ class Folded(Struct, frozen=True):
 def fold(text: str) -> Folded:
     """NFKC of every character by itself, but for those that NFKC makes several of.
 
-    Digits of all scripts become those of ASCII, as do hyphens. Format characters (zero-width ones, marks of
-    direction) are left out, surrogates are U+FFFD.
+    Digits of all scripts become those of ASCII, as do hyphens. What shows nothing (zero-width characters,
+    marks of direction, controls) is left out, surrogates are U+FFFD.
     """
-    if text.isascii():
+    if text.isascii() and not has_control(text):
         return Folded(text)
-    table = {ord(one): _folded(one) for one in set(text) if not one.isascii()}
+    table = {ord(one): _folded(one) for one in set(text) if not one.isascii() or has_control(one)}
     folded = text.translate(table)
     if len(folded) == len(text):
         return Folded(folded)
@@ -43,10 +64,9 @@ def fold(text: str) -> Folded:
 
 @lru_cache(4096)
 def _folded(character: str) -> str:
-    category = unicodedata.category(character)
-    if category == "Cf":
+    if shows_nothing(character):
         return ""
-    if category == "Cs":
+    if unicodedata.category(character) == "Cs":
         return "\ufffd"
     if character in _HYPHENS:
         return "-"
