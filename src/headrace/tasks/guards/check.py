@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import TypeVar
 
@@ -28,6 +28,8 @@ T = TypeVar("T")
 Found = tuple[str, float]
 """A label and its score."""
 PIECE_CHARACTERS, MAX_SPLIT = 1000, 16_384
+MIN_PART = 40
+"""Characters of a line or sentence that is read by itself: of shorter ones a text has thousands."""
 _END = re.compile(r"(?<=[.!?])\s+|\n+")
 QUICK_CHARACTERS = 512
 """Longer texts are searched in a thread: a thousand characters take all patterns 2 ms, and 20 ms where they
@@ -169,14 +171,26 @@ async def _by_words(name: str, guard: GuardSettings, text: str, before: str) -> 
 
 def pieces(text: str) -> list[str]:
     """The text in overlapping parts of PIECE_CHARACTERS; up to MAX_SPLIT characters also each of its lines
-    and sentences, and each two of these in a row."""
-    parts = [] if len(text) > MAX_SPLIT else [one for one in _END.split(text) if one.strip()]
+    and sentences, short ones together, and each two of these in a row."""
+    parts = [] if len(text) > MAX_SPLIT else list(_parts(text))
     several = [*parts, *(f"{one} {other}" for one, other in pairwise(parts)), text]
     return [
         one[start : start + PIECE_CHARACTERS]
         for one in several
         for start in range(0, len(one), PIECE_CHARACTERS // 2)
     ]
+
+
+def _parts(text: str) -> Iterator[str]:
+    """Lines and sentences; those shorter than MIN_PART go with the next."""
+    held = ""
+    for one in filter(str.strip, _END.split(text)):
+        held = f"{held} {one}" if held else one
+        if len(held) >= MIN_PART:
+            yield held
+            held = ""
+    if held:
+        yield held
 
 
 async def in_thread_if_long(search: Callable[[], T], characters: int) -> T:

@@ -42,7 +42,7 @@ class CheckedInput:
     async def read(self, request: GenerationRequest) -> GenerationRequest:
         """The request, redacted where a guard says so. ContentBlocked where one blocks it, InvalidRequest
         where it has no text to read."""
-        if any(one.kind in ("pii", "regex") for one in self._guards.values()):
+        if any(one.kind in ("pii", "regex", "words") for one in self._guards.values()):
             check_searched(_sent(request), "messages" if isinstance(request, ChatRequest) else "prompt")
         self._check_work(request)
         if isinstance(request, ChatRequest):
