@@ -200,6 +200,12 @@ def _with_roles(values: dict[str, Any]) -> dict[str, Any]:
     return {**values, "replicas": prefill + decode}
 
 
+def shares_store(settings: Settings) -> bool:
+    """Whether several fronts keep keys, files, batches and responses together, in the ledger's PostgreSQL."""
+    found = read_cluster(settings.cluster)
+    return found is not None and found.fronts > 1 and settings.ledger is not None
+
+
 def check_fronts(settings: Settings) -> None:
     """UsageError for what only one of several servers behind one address would count or keep."""
     found = read_cluster(settings.cluster)

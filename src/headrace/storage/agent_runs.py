@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from headrace.storage.database import Database
+from headrace.storage.sql_store import SqlStore
 
 KEPT_S = 30 * 86_400.0
 
@@ -14,7 +14,7 @@ class AgentRuns:
     """The runs in a database. Each step has a name, and a body once it is done. `clock` returns wall-clock
     seconds."""
 
-    def __init__(self, database: Database, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, database: SqlStore, clock: Callable[[], float] = time.time) -> None:
         self._database, self._clock = database, clock
 
     def begin(self, run_id: str, owner: str, request: bytes) -> bytes | None:
@@ -50,8 +50,12 @@ class AgentRuns:
 
     def start(self, run_id: str, name: str) -> None:
         """A step begins."""
-        self._database.execute("INSERT OR IGNORE INTO agent_steps VALUES (?, ?, NULL)", (run_id, name))
+        self._database.execute("INSERT INTO agent_steps VALUES (?, ?, NULL) ON CONFLICT DO NOTHING", (run_id, name))
 
     def finish(self, run_id: str, name: str, body: bytes) -> None:
         """A step is done."""
-        self._database.execute("INSERT OR REPLACE INTO agent_steps VALUES (?, ?, ?)", (run_id, name, body))
+        self._database.execute(
+            "INSERT INTO agent_steps VALUES (?, ?, ?) "
+            "ON CONFLICT (run_id, name) DO UPDATE SET body = excluded.body",
+            (run_id, name, body),
+        )

@@ -8,9 +8,10 @@ from typing import Any, cast
 
 from msgspec import Struct, field
 
-from headrace.storage.database import Database, Row
+from headrace.storage.sql_store import Row, SqlStore
 
 _COLUMNS = "name, target, created_s, system, parameters, license, owner"
+_REPLACED = ", ".join(f"{name} = excluded.{name}" for name in _COLUMNS.split(", ")[1:])
 
 
 class Alias(Struct, frozen=True, kw_only=True):
@@ -29,7 +30,7 @@ class Alias(Struct, frozen=True, kw_only=True):
 class Aliases:
     """The aliases in a database."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: SqlStore) -> None:
         self._database = database
 
     def find(self, name: str) -> Alias | None:
@@ -48,7 +49,8 @@ class Aliases:
     def put(self, alias: Alias) -> None:
         """Store an alias, replacing one with the same name."""
         self._database.execute(
-            f"INSERT OR REPLACE INTO aliases ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            f"INSERT INTO aliases ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?) "
+            f"ON CONFLICT (name) DO UPDATE SET {_REPLACED}",
             (
                 alias.name,
                 alias.target,

@@ -9,7 +9,7 @@ from enum import IntEnum
 
 from msgspec import Struct
 
-from headrace.storage.database import Database, Row
+from headrace.storage.sql_store import Row, SqlStore, Value
 
 
 class LineState(IntEnum):
@@ -74,9 +74,10 @@ _SELECT = "SELECT " + ", ".join(_COUNTS.get(name, name) for name in _COLUMNS) + 
 class Batches:
     """The batches in a database."""
 
-    def __init__(self, database: Database, prefix: str = "batch") -> None:
+    def __init__(self, database: SqlStore, prefix: str = "batch") -> None:
         """`prefix` is the id prefix of one API's batches; batches of other APIs are not visible."""
         self._database, self._prefix = database, prefix
+        self._is_own = f"substr(id, 1, {len(prefix) + 1}) = '{prefix}_'"
 
     def add(
         self,
@@ -94,17 +95,20 @@ class Batches:
         """Store a batch with its lines; invalid lines already have their replies."""
         batch_id, now_s = f"{self._prefix}_{uuid.uuid4().hex}", int(time.time())
         values = (batch_id, owner, endpoint, input_file_id, completion_window, metadata, files_expire_after_s)
-        with self._database.transaction() as connection:
-            connection.execute(
+        with self._database.transaction():
+            self._database.execute(
                 f"""INSERT INTO batches ({", ".join(_COLUMNS[:7])}, status, created_s, expires_s, total, hops)
                 VALUES (?, ?, ?, ?, ?, ?, ?, 'in_progress', ?, ?, 0, ?)""",
                 (*values, now_s, now_s + window_s, hops),
             )
-            connection.executemany(
+            self._database.execute_many(
                 "INSERT INTO batch_lines VALUES (?, ?, ?, ?, ?, ?)",
-                ((batch_id, one.place, one.custom_id, one.body, one.state, one.reply) for one in lines),
+                [
+                    (batch_id, one.place, one.custom_id, one.body, int(one.state), one.reply)
+                    for one in lines
+                ],
             )
-            connection.execute(
+            self._database.execute(
                 "UPDATE batches SET total = (SELECT COUNT(*) FROM batch_lines WHERE batch = id) WHERE id = ?",
                 (batch_id,),
             )
@@ -125,12 +129,15 @@ class Batches:
         """Up to `limit` of the owner's batches, newest first: of those after `after` and before `before`, the
         ones next to `before` where it is given, else next to `after`."""
         backwards = before is not None
+        values: list[Value] = [owner]
+        where = f"owner = ? AND {self._is_own}"
+        for edge, comes in ((after, "<"), (before, ">")):
+            if edge is not None:
+                where += f" AND number {comes} (SELECT number FROM batches WHERE id = ? AND owner = ?)"
+                values += [edge, owner]
+        order = "ASC" if backwards else "DESC"
         rows = self._database.query(
-            f"""{_SELECT} WHERE owner = ?1 AND id GLOB ?4
-            AND (?2 IS NULL OR number < (SELECT number FROM batches WHERE id = ?2 AND owner = ?1))
-            AND (?5 IS NULL OR number > (SELECT number FROM batches WHERE id = ?5 AND owner = ?1))
-            ORDER BY number {"ASC" if backwards else "DESC"} LIMIT ?3""",
-            (owner, after, limit, f"{self._prefix}_*", before),
+            f"{_SELECT} WHERE {where} ORDER BY number {order} LIMIT ?", (*values, limit)
         )
         found = [_stored(row) for row in rows]
         return found[::-1] if backwards else found
@@ -145,8 +152,8 @@ class Batches:
         """Request cancellation of one of the owner's batches; None if there is none with this id."""
         self._database.execute(
             "UPDATE batches SET status = 'cancelling', cancelling_s = ? "
-            "WHERE owner = ? AND id = ? AND id GLOB ? AND status = 'in_progress'",
-            (int(time.time()), owner, batch_id, f"{self._prefix}_*"),
+            f"WHERE owner = ? AND id = ? AND {self._is_own} AND status = 'in_progress'",
+            (int(time.time()), owner, batch_id),
         )
         return self.get(owner, batch_id)
 
@@ -170,20 +177,20 @@ class Batches:
         self._database.execute(
             "UPDATE batch_lines SET state = ?, reply = ?, body = NULL "
             "WHERE batch = ? AND place = ? AND state = 0",
-            (state, reply, batch_id, place),
+            (int(state), reply, batch_id, place),
         )
 
     def close(self, batch_id: str, outcome: str) -> None:
         """No further line will run: mark the remaining ones as unfinished."""
-        with self._database.transaction() as connection:
-            connection.execute(
+        with self._database.transaction():
+            self._database.execute(
                 "UPDATE batch_lines SET state = 3, body = NULL WHERE batch = ? AND state IN (0, 4)",
                 (batch_id,),
             )
-            connection.execute(
-                """UPDATE batches SET outcome = ?1, finalizing_s = ?2,
+            self._database.execute(
+                """UPDATE batches SET outcome = ?, finalizing_s = ?,
                 status = CASE status WHEN 'in_progress' THEN 'finalizing' ELSE status END
-                WHERE id = ?3 AND ended_s IS NULL""",
+                WHERE id = ? AND ended_s IS NULL""",
                 (outcome, int(time.time()), batch_id),
             )
 
@@ -205,15 +212,15 @@ class Batches:
         """Mark the batch as ended, with complete files; delete its lines, which are now in the files. No
         effect on a batch that has already ended.
         """
-        with self._database.transaction() as connection:
-            connection.execute(
+        with self._database.transaction():
+            self._database.execute(
                 f"""UPDATE batches SET status = outcome, ended_s = ?, output_file_id = ?, error_file_id = ?,
                 usage = ?, completed = {_COUNTS["completed"]}, failed = {_COUNTS["failed"]}
                 WHERE id = ? AND ended_s IS NULL""",
                 (int(time.time()), output_file_id, error_file_id, usage, batch_id),
             )
             for table in ("batch_lines", "provider_lines", "provider_jobs"):
-                connection.execute(f"DELETE FROM {table} WHERE batch = ?", (batch_id,))
+                self._database.execute(f"DELETE FROM {table} WHERE batch = ?", (batch_id,))
 
 
 def _stored(row: Row) -> StoredBatch:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from headrace.storage.database import Database
+from headrace.storage.sql_store import SqlStore
 
 
-def delete_everywhere(database: Database, request_id: str, owner: str | None) -> bool:
+def delete_everywhere(database: SqlStore, request_id: str, owner: str | None) -> bool:
     """Delete the response and the agent run of that id, those of `owner` alone unless it is None, also from
     the file. Whether there was one."""
     if not database.exists:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
-from headrace.storage.database import Database, Row
+from headrace.storage.sql_store import Row, SqlStore, Value
 
 PART_BYTES = 2**20
 
@@ -32,7 +32,7 @@ _THERE = "unfinished_of IS NULL AND (expires_s IS NULL OR expires_s > ?)"
 class Files:
     """The files in a database."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: SqlStore) -> None:
         self._database = database
 
     def add(
@@ -89,12 +89,16 @@ class Files:
     ) -> list[StoredFile]:
         """Up to `limit` of the owner's files, starting after `after`."""
         comes, order = ("<", "DESC") if newest_first else (">", "ASC")
+        where = f"owner = ? AND {_THERE}"
+        values: list[Value] = [owner, time.time()]
+        if purpose is not None:
+            where += " AND purpose = ?"
+            values.append(purpose)
+        if after is not None:
+            where += f" AND number {comes} (SELECT number FROM files WHERE id = ? AND owner = ?)"
+            values += [after, owner]
         rows = self._database.query(
-            f"""SELECT {_COLUMNS} FROM files WHERE owner = ?1 AND {_THERE.replace("?", "?2")}
-            AND (?3 IS NULL OR purpose = ?3)
-            AND (?4 IS NULL OR number {comes} (SELECT number FROM files WHERE id = ?4 AND owner = ?1))
-            ORDER BY number {order} LIMIT ?5""",
-            (owner, time.time(), purpose, after, limit),
+            f"SELECT {_COLUMNS} FROM files WHERE {where} ORDER BY number {order} LIMIT ?", (*values, limit)
         )
         return [_stored(row) for row in rows]
 

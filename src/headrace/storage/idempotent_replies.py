@@ -9,7 +9,7 @@ from typing import cast
 import msgspec
 from msgspec import Struct
 
-from headrace.storage.database import Database
+from headrace.storage.sql_store import SqlStore
 
 KEPT_S = 24 * 3600.0
 MAX_BYTES = 256 * 2**20
@@ -38,7 +38,7 @@ _decoder = msgspec.msgpack.Decoder(KeptReply)
 class IdempotentReplies:
     """Replies by place: a digest of who asked, for what, with which key. Every call may raise StoreError."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: SqlStore) -> None:
         self._database = database
 
     def find(self, place: bytes) -> KeptReply | None:
@@ -57,7 +57,7 @@ class IdempotentReplies:
             return
         deleted = [
             self._database.execute(
-                "DELETE FROM idempotent_replies WHERE instr(reply, CAST(? AS BLOB))", (nonce,)
+                "DELETE FROM idempotent_replies WHERE instr(reply, ?) > 0", (nonce.encode(),)
             )
             for nonce in nonces
         ]
@@ -67,18 +67,19 @@ class IdempotentReplies:
     def add(self, place: bytes, reply: KeptReply) -> None:
         """Keep a reply; those that are too old, or too many, go."""
         data, now_s = _encoder.encode(reply), time.time()
-        with self._database.transaction() as connection:
-            connection.execute("DELETE FROM idempotent_replies WHERE created_s <= ?", (now_s - KEPT_S,))
-            connection.execute(
-                "INSERT OR REPLACE INTO idempotent_replies (place, created_s, size_bytes, reply) "
-                "VALUES (?, ?, ?, ?)",
+        with self._database.transaction():
+            self._database.execute("DELETE FROM idempotent_replies WHERE created_s <= ?", (now_s - KEPT_S,))
+            self._database.execute(
+                "INSERT INTO idempotent_replies (place, created_s, size_bytes, reply) VALUES (?, ?, ?, ?) "
+                "ON CONFLICT (place) DO UPDATE SET created_s = excluded.created_s, "
+                "size_bytes = excluded.size_bytes, reply = excluded.reply",
                 (place, now_s, len(data), data),
             )
-            connection.execute(
+            self._database.execute(
                 """DELETE FROM idempotent_replies WHERE place IN (
                     SELECT place FROM (
                         SELECT place, sum(size_bytes) OVER (ORDER BY created_s DESC, place) AS up_to_it
                         FROM idempotent_replies
-                    ) WHERE up_to_it > ?)""",
+                    ) AS summed WHERE up_to_it > ?)""",
                 (MAX_BYTES,),
             )

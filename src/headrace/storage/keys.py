@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from headrace.errors import InvalidRequest
-from headrace.storage.database import Database, Row
+from headrace.storage.sql_store import Row, SqlStore
 
 KEY_PREFIX = "hr-"
 _COLUMNS = "name, digest, created_s, requests_per_minute, tokens_per_minute, concurrency, scopes, priority"
@@ -50,7 +50,7 @@ def digest_of(key: bytes, pepper: bytes) -> bytes:
 class Keys:
     """The API keys in a database."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: SqlStore) -> None:
         self._database = database
         self._pepper: bytes | None = None
 
@@ -97,10 +97,12 @@ class Keys:
         return self._database.exists and bool(self._database.query("SELECT 1 FROM keys LIMIT 1"))
 
     def version(self) -> int:
-        """A number that changes when another connection has changed the database."""
+        """A number that grows with each key that is added or revoked; 0 where there never was one. Nothing else
+        of a key changes, and none is deleted."""
         if not self._database.exists:
             return 0
-        return int(self._database.query("PRAGMA data_version")[0][0] or 0)
+        [(added, revoked)] = self._database.query("SELECT count(*), count(revoked_s) FROM keys")
+        return int(added or 0) + int(revoked or 0)
 
     def pepper(self) -> bytes:
         """The database's secret, created on first use. It never changes, so it is read only once."""
@@ -115,7 +117,8 @@ class Keys:
     def _new_pepper(self) -> bytes:
         with self._database.transaction():  # another process may have been faster
             self._database.execute(
-                "INSERT OR IGNORE INTO secrets VALUES ('key_pepper', ?)", (secrets.token_bytes(32),)
+                "INSERT INTO secrets VALUES ('key_pepper', ?) ON CONFLICT DO NOTHING",
+                (secrets.token_bytes(32),),
             )
             return self._stored_pepper() or b""
 

@@ -1,4 +1,4 @@
-"""A PostgreSQL database that several servers share: the ledger and its budgets. Needs the extra postgres."""
+"""A PostgreSQL database that several servers share: the ledger, or what fronts keep. Needs the extra postgres."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ import psycopg
 from psycopg import errors
 from psycopg.adapt import Loader
 
-from headrace.errors import StoreBusy, StoreError
-from headrace.storage.postgres_schema import LEDGER, TRIGGERS, statements
+from headrace.errors import InvalidRequest, StoreBusy, StoreError
+from headrace.storage.postgres_schema import LEDGER, MIGRATING, STORE, PostgresPart
 from headrace.storage.sql_store import Row, Value
 
 CONNECT_TIMEOUT_S = 5
 LOCK_TIMEOUT_S = 10
 TURN_TIMEOUT_S = 20.0
-_WRITERS = 0x48656164726163
-"""The number of the lock that a transaction takes, so that there is one at a time over all servers."""
-_MIGRATING = _WRITERS + 1
-_BEGIN = f"BEGIN; SELECT pg_advisory_xact_lock({_WRITERS})".encode()
+IDLE_TIMEOUT_S = 30
+"""How long a transaction may stand still, whose server is stopped or cut off: the others wait for it."""
+
+
+PARTS = {"LEDGER": LEDGER, "STORE": STORE}
 
 
 class _Whole(Loader):
@@ -33,10 +34,12 @@ class _Whole(Loader):
 
 
 class PostgresDatabase:
-    """See `SqlStore`. `url` as libpq takes it; a password in it is in no message."""
+    """See `SqlStore`. `url` as libpq takes it; a password in it is in no message. The tables of each `part` are
+    by themselves: transactions wait for those of the same part alone."""
 
-    def __init__(self, url: str) -> None:
-        self._url = url
+    def __init__(self, url: str, part: PostgresPart = LEDGER) -> None:
+        self._url, self._part = url, part
+        self._begin = f"BEGIN; SELECT pg_advisory_xact_lock({part.lock})".encode()
         self._writing, self._reading = threading.RLock(), threading.RLock()
         self._writer: psycopg.Connection[Row] | None = None
         self._reader: psycopg.Connection[Row] | None = None
@@ -61,19 +64,19 @@ class PostgresDatabase:
         """See `SqlStore.query`."""
         if self._owner == threading.get_ident():
             with self._locked(self._writing):
-                return self._open_writer().execute(_placed(sql), values).fetchall()
+                return self._open_writer().execute(_placed(sql), _checked(values)).fetchall()
         with self._locked(self._reading):
-            return self._open_reader().execute(_placed(sql), values).fetchall()
+            return self._open_reader().execute(_placed(sql), _checked(values)).fetchall()
 
     def execute(self, sql: str, values: Sequence[Value] = ()) -> int:
         """See `SqlStore.execute`."""
         with self.transaction() as connection:
-            return connection.execute(_placed(sql), values).rowcount
+            return connection.execute(_placed(sql), _checked(values)).rowcount
 
     def insert(self, sql: str, values: Sequence[Value] = ()) -> int:
         """See `SqlStore.insert`."""
         with self.transaction() as connection:
-            [(number,)] = connection.execute(_placed(sql), values).fetchall()
+            [(number,)] = connection.execute(_placed(sql), _checked(values)).fetchall()
         assert isinstance(number, int)
         return number
 
@@ -82,7 +85,7 @@ class PostgresDatabase:
         if not rows:
             return
         with self.transaction() as connection, connection.cursor() as cursor:
-            cursor.executemany(_placed(sql), rows)
+            cursor.executemany(_placed(sql), [_checked(row) for row in rows])
 
     @contextmanager
     def transaction(self) -> Generator[psycopg.Connection[Row]]:
@@ -93,7 +96,7 @@ class PostgresDatabase:
                 yield connection
                 return
             try:
-                connection.execute(_BEGIN)  # where the turn does not come, a failed transaction is open
+                connection.execute(self._begin)  # where the turn does not come, a failed transaction is open
                 self._owner = threading.get_ident()
                 yield connection
                 connection.execute("COMMIT")
@@ -103,6 +106,12 @@ class PostgresDatabase:
                 raise
             finally:
                 self._owner = None
+
+    def erase_deleted(self) -> None:
+        """See `SqlStore.erase_deleted`: when it overwrites deleted rows is PostgreSQL's matter (VACUUM)."""
+
+    def erase_copies(self) -> None:
+        """See `SqlStore.erase_copies`, and `erase_deleted`."""
 
     def damage(self) -> list[str]:
         """See `SqlStore.damage`: PostgreSQL looks after its own files."""
@@ -114,7 +123,7 @@ class PostgresDatabase:
             "SELECT tgname::text FROM pg_trigger JOIN pg_class ON pg_class.oid = tgrelid "
             "WHERE tgenabled != 'D' AND pg_table_is_visible(pg_class.oid)"
         )
-        return {str(name) for (name,) in rows} & set(TRIGGERS)
+        return {str(name) for (name,) in rows} & self._part.triggers
 
     def close(self) -> None:
         """See `SqlStore.close`."""
@@ -128,19 +137,25 @@ class PostgresDatabase:
     def _locked(self, lock: threading.RLock) -> Generator[None]:
         """With the lock held; errors of PostgreSQL become typed ones."""
         if not lock.acquire(timeout=TURN_TIMEOUT_S):
-            raise _busy("another request writes")
+            raise self._busy("another request writes")
         try:
             yield
         except (errors.LockNotAvailable, errors.DeadlockDetected, errors.SerializationFailure) as error:
-            raise _busy("other servers write") from error
+            raise self._busy("other servers write") from error
         except (psycopg.OperationalError, psycopg.InterfaceError) as error:
             self._drop()
-            raise _busy("it does not answer") from error
+            raise self._busy("it does not answer") from error
         except psycopg.Error as error:
+            self._drop()  # it may have ended the connection of a transaction that stood still
             said = error.diag.message_primary or type(error).__name__
-            raise StoreError(f"the ledger's PostgreSQL failed: {said}") from error
+            raise StoreError(f"the {self._part.name}'s PostgreSQL failed: {said}") from error
         finally:
             lock.release()
+
+    def _busy(self, cause: str) -> StoreBusy:
+        return StoreBusy(
+            f"the {self._part.name}'s PostgreSQL is busy ({cause}): try again in a moment", reason="store"
+        )
 
     def _drop(self) -> None:
         """Leave connections that are broken: the next call makes new ones."""
@@ -154,7 +169,7 @@ class PostgresDatabase:
         if self._writer is None:
             connection = self._connect()
             try:
-                _migrate(connection)
+                _migrate(connection, self._part)
             except BaseException:
                 connection.close()
                 raise
@@ -177,7 +192,8 @@ class PostgresDatabase:
                 connect_timeout=CONNECT_TIMEOUT_S,
                 application_name="headrace",
                 client_encoding="utf8",  # else a database in SQL_ASCII gives bytes
-                options=f"-c lock_timeout={LOCK_TIMEOUT_S}s",
+                options=f"-c lock_timeout={LOCK_TIMEOUT_S}s "
+                f"-c idle_in_transaction_session_timeout={IDLE_TIMEOUT_S}s",
             )
         except psycopg.ProgrammingError as error:  # the message may repeat the address
             raise StoreError("the address in `ledger` is none that PostgreSQL's library takes") from error
@@ -190,22 +206,27 @@ def _placed(sql: str) -> bytes:
     return sql.replace("%", "%%").replace("?", "%s").encode()
 
 
-def _busy(cause: str) -> StoreBusy:
-    return StoreBusy(f"the ledger's PostgreSQL is busy ({cause}): try again in a moment", reason="store")
+def _checked(values: Sequence[Value]) -> Sequence[Value]:
+    """The values, none of which has what PostgreSQL keeps in no text. Raises InvalidRequest."""
+    if any(isinstance(value, str) and "\0" in value for value in values):
+        raise InvalidRequest("a text has the character U+0000, which cannot be kept: send it without")
+    return values
 
 
-def _migrate(connection: psycopg.Connection[Row]) -> None:
+def _migrate(connection: psycopg.Connection[Row], part: PostgresPart) -> None:
     """Make the tables where they are missing. Raises StoreError if a newer version wrote them."""
     with connection.transaction():
-        connection.execute("SELECT pg_advisory_xact_lock(%s)", (_MIGRATING,))
-        connection.execute("CREATE TABLE IF NOT EXISTS migrations (name TEXT PRIMARY KEY)")
-        seen = {str(name) for (name,) in connection.execute("SELECT name FROM migrations").fetchall()}
-        if unknown := seen - {LEDGER}:
+        connection.execute("SELECT pg_advisory_xact_lock(%s)", (MIGRATING,))
+        connection.execute(f"CREATE TABLE IF NOT EXISTS {part.table} (name TEXT PRIMARY KEY)".encode())
+        rows = connection.execute(f"SELECT name FROM {part.table}".encode()).fetchall()
+        seen = {str(name) for (name,) in rows}
+        if unknown := seen - set(part.migrations):
             raise StoreError(
-                f"the ledger was written by a newer version ({', '.join(sorted(unknown))} is not known "
+                f"the {part.name} was written by a newer version ({', '.join(sorted(unknown))} is not known "
                 "here): update Headrace"
             )
-        if not seen:
-            for statement in statements():
-                connection.execute(statement.encode())
-            connection.execute("INSERT INTO migrations VALUES (%s)", (LEDGER,))
+        for name, statements in part.migrations.items():
+            if name not in seen:
+                for statement in statements:
+                    connection.execute(statement.encode())
+                connection.execute(f"INSERT INTO {part.table} VALUES (%s)".encode(), (name,))

@@ -9,7 +9,7 @@ from typing import cast
 from msgspec import Struct
 
 from headrace.storage.batches import Line, LineState
-from headrace.storage.database import Database, Row
+from headrace.storage.sql_store import Row, SqlStore
 
 NEW, CREATING, RUNNING, ENDED = "new", "creating", "running", "ended"
 
@@ -43,7 +43,7 @@ _JOB = ", ".join(ProviderJob.__struct_fields__)
 class ProviderLines:
     """The jobs and waiting lines in a database."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: SqlStore) -> None:
         self._database = database
 
     def find(self, batch: str, place: int) -> WaitingLine | None:
@@ -61,27 +61,27 @@ class ProviderLines:
                 """INSERT INTO provider_lines (batch, place, job, target, path, asked, size_bytes, rounds)
                 VALUES (?, ?, '', ?, ?, ?, ?, 1) ON CONFLICT (batch, place) DO UPDATE SET job = '',
                 target = excluded.target, path = excluded.path, asked = excluded.asked,
-                size_bytes = excluded.size_bytes, rounds = rounds + 1, status = NULL, answer = NULL""",
+                size_bytes = excluded.size_bytes, rounds = provider_lines.rounds + 1, status = NULL, answer = NULL""",
                 (batch, place, target, path, asked, size),
             )
             self._database.execute(
                 "UPDATE batch_lines SET state = ? WHERE batch = ? AND place = ? AND state = 0",
-                (LineState.SENT, batch, place),
+                (int(LineState.SENT), batch, place),
             )
 
     def forget(self, batch: str, place: int) -> None:
         """Forget the answer of a line, but not how often it was asked."""
         self._database.execute(
-            "UPDATE provider_lines SET status = NULL, answer = NULL, asked = x'' "
+            "UPDATE provider_lines SET status = NULL, answer = NULL, asked = ? "
             "WHERE batch = ? AND place = ?",
-            (batch, place),
+            (b"", batch, place),
         )
 
     def unsent(self, batch: str) -> list[tuple[str, str, int, int]]:
         """(target, path, place, bytes) of the lines that are in no job, by target and path."""
         rows = self._database.query(
             "SELECT target, path, place, size_bytes FROM provider_lines "
-            "WHERE batch = ? AND job = '' AND status IS NULL AND asked != x'' ORDER BY target, path, place",
+            "WHERE batch = ? AND job = '' AND status IS NULL AND length(asked) > 0 ORDER BY target, path, place",
             (batch,),
         )
         return cast("list[tuple[str, str, int, int]]", rows)
@@ -140,7 +140,7 @@ class ProviderLines:
                 ):
                     self._database.execute(
                         "UPDATE batch_lines SET state = 0 WHERE batch = ? AND place = ? AND state = ?",
-                        (job.batch, place, LineState.SENT),
+                        (job.batch, place, int(LineState.SENT)),
                     )
 
     def end(self, job: ProviderJob) -> int:
@@ -156,7 +156,7 @@ class ProviderLines:
         return _waiting(
             self._database.query(
                 "SELECT place, asked, rounds, status, answer FROM provider_lines "
-                "WHERE batch = ? AND job = '' AND status IS NULL AND asked != x'' ORDER BY place",
+                "WHERE batch = ? AND job = '' AND status IS NULL AND length(asked) > 0 ORDER BY place",
                 (batch,),
             )
         )
@@ -166,7 +166,7 @@ class ProviderLines:
         return _waiting(
             self._database.query(
                 "SELECT place, asked, rounds, status, answer FROM provider_lines "
-                "WHERE batch = ? AND coalesce(status, 0) = 0 AND asked != x''",
+                "WHERE batch = ? AND coalesce(status, 0) = 0 AND length(asked) > 0",
                 (batch,),
             )
         )

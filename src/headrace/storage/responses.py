@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from headrace.errors import InvalidRequest
-from headrace.storage.database import Database, Row
+from headrace.storage.sql_store import Row, SqlStore
 
 KEPT_S = 30 * 86_400.0
 KEPT_BYTES = 256 * 2**20
@@ -46,7 +46,7 @@ class StoredResponse(Struct, frozen=True, kw_only=True):
 class Responses:
     """The responses in a database. `clock` returns wall-clock seconds."""
 
-    def __init__(self, database: Database, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, database: SqlStore, clock: Callable[[], float] = time.time) -> None:
         self._database = database
         self._clock = clock
         self._unpruned_bytes = PRUNE_BYTES
@@ -200,7 +200,7 @@ class Responses:
                 SELECT id FROM (
                     SELECT id, SUM(size_bytes) OVER (PARTITION BY owner ORDER BY used_s DESC, id) AS total
                     FROM responses
-                ) WHERE total > ?
+                ) AS summed WHERE total > ?
             )""",
             (KEPT_BYTES,),
         )

@@ -368,4 +368,9 @@ MIGRATIONS: Mapping[str, Sequence[str]] = {
         )""",
         "CREATE INDEX fine_tuning_events_by_job ON fine_tuning_events (job, number)",
     ),
+    "response_cancels": (  # which another server makes
+        """CREATE TABLE response_cancels (
+            response_id TEXT PRIMARY KEY REFERENCES responses (id) ON DELETE CASCADE
+        ) WITHOUT ROWID""",
+    ),
 }

@@ -1,4 +1,4 @@
-"""What the ledger needs of a database: SQLite's `Database` has it, and PostgreSQL's, which servers share."""
+"""What ledger and tables need of a database: SQLite's `Database` has it, and PostgreSQL's, which servers share."""
 
 from __future__ import annotations
 
@@ -44,6 +44,14 @@ class SqlStore(Protocol):
 
     def transaction(self) -> AbstractContextManager[object]:
         """Run a block in a transaction, atomically. Blocks may nest; the outermost commits."""
+        ...
+
+    def erase_deleted(self) -> None:
+        """Remove deleted data also from the files, as far as this can be done."""
+        ...
+
+    def erase_copies(self) -> None:
+        """Remove what `erase_deleted` leaves, as far as this can be done."""
         ...
 
     def damage(self) -> list[str]:

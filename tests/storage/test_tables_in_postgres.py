@@ -1,0 +1,208 @@
+"""The tables that several fronts share give the same in SQLite and in PostgreSQL."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+
+import pytest
+
+from headrace.errors import InvalidRequest, StoreBusy, StoreError
+from headrace.storage import claim
+from headrace.storage.agent_runs import AgentRuns
+from headrace.storage.aliases import Alias, Aliases
+from headrace.storage.batches import Batches, Line, LineState
+from headrace.storage.claim import StoreClaim, StoreLease, claim_of
+from headrace.storage.database import Database
+from headrace.storage.deletion import delete_everywhere
+from headrace.storage.files import Files
+from headrace.storage.idempotent_replies import IdempotentReplies, KeptReply
+from headrace.storage.keys import KeyLimits, Keys
+from headrace.storage.provider_lines import ProviderLines
+from headrace.storage.responses import Responses, StoredItem
+from headrace.storage.sql_store import SqlStore
+from postgres_server import running_postgres
+
+psycopg = pytest.importorskip("psycopg", reason="the extra postgres is not installed")
+from headrace.storage import postgres  # noqa: E402  (needs the extra)
+from headrace.storage.postgres import PARTS, PostgresDatabase  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with running_postgres() as found:
+        yield found.url
+
+
+@pytest.fixture
+def url(server: str) -> str:
+    """A database of the test's own."""
+    name = f"t{secrets.token_hex(6)}"
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    return server.replace("/postgres?", f"/{name}?")
+
+
+@pytest.fixture
+def two(url: str) -> Iterator[tuple[SqlStore, SqlStore]]:
+    """The store of two servers."""
+    found = PostgresDatabase(url, PARTS["STORE"]), PostgresDatabase(url, PARTS["STORE"])
+    yield found
+    for one in found:
+        one.close()
+
+
+@pytest.fixture(params=["SQLite", "PostgreSQL"])
+def store(request: pytest.FixtureRequest) -> SqlStore:
+    if request.param == "SQLite":
+        return Database(None)
+    return request.getfixturevalue("two")[0]
+
+
+def test_keys_are_added_and_revoked(store: SqlStore) -> None:
+    keys = Keys(store)
+    assert not keys.ever() and keys.version() == 0 and len(keys.pepper()) == 32
+    keys.add("a", KeyLimits(60, None, 2, -1))
+    with pytest.raises(InvalidRequest, match="choose another name"):
+        keys.add("a", KeyLimits())
+    assert keys.version() == 1 and [key.limits for key in keys.all()] == [KeyLimits(60, None, 2, -1)]
+    keys.revoke("a")
+    assert keys.version() == 2 and keys.all() == [] and keys.ever()
+    keys.add("a", KeyLimits())
+    assert Keys(store).pepper() == keys.pepper()
+
+
+def test_files_are_listed_and_read_in_parts(store: SqlStore) -> None:
+    files = Files(store)
+    found = [files.add("o", name, "batch", [b"ab", b"c"], expires_after_s=None) for name in "abc"]
+    other = files.add("o", "d", "user_data", [b"\0\xff"], expires_after_s=3600)
+    assert b"".join(files.parts(found[0].id)) == b"abc" and files.total_bytes("o") == 11
+    page = files.page("o", purpose=None, after=found[2].id, limit=1, newest_first=True)
+    assert [file.filename for file in page] == ["b"]
+    page = files.page("o", purpose="batch", after=found[0].id, limit=9, newest_first=False)
+    assert [file.filename for file in page] == ["b", "c"] and page[0].bytes == 3
+    assert files.get("p", other.id) is None and files.delete("o", other.id)
+    assert list(files.parts(other.id)) == []
+
+
+def test_batches_are_listed_run_and_ended(store: SqlStore) -> None:
+    batches, lines = Batches(store), ProviderLines(store)
+    made = [
+        batches.add(
+            "o",
+            [Line(1, "x", b"1"), Line(2, None, None, LineState.FAILED, b"r"), Line(3, "z", b"3")],
+            endpoint="/v1/responses",
+            input_file_id="f",
+            completion_window="24h",
+            window_s=60,
+            metadata=None,
+            files_expire_after_s=None,
+        )
+        for _ in range(3)
+    ]
+    ids = [batch.id for batch in made]
+    assert (made[0].total, made[0].failed, made[0].completed) == (3, 1, 0)
+    assert [one.id for one in batches.page("o", after=ids[2], limit=1)] == [ids[1]]
+    assert [one.id for one in batches.page("o", after=None, before=ids[0], limit=1)] == [ids[1]]
+    assert Batches(store, "msgbatch").page("o", after=None, limit=9) == []
+    assert [line.place for line in batches.pending(ids[0], after=0, limit=9)] == [1, 3]
+    batches.record(ids[0], 1, LineState.COMPLETED, b"first")
+    batches.record(ids[0], 1, LineState.FAILED, b"second")
+    lines.wait(ids[0], 3, target="t", path="/p", asked=b"asked", size=5)
+    lines.wait(ids[0], 3, target="t", path="/p", asked=b"asked", size=5)
+    assert lines.unsent(ids[0]) == [("t", "/p", 3, 5)]
+    lines.add_job("job", ids[0], "t", "/p", [3])
+    [job] = lines.jobs(ids[0])
+    lines.answer(job, [(3, 200, b"answer")])
+    waiting = lines.find(ids[0], 3)
+    assert waiting is not None and (waiting.rounds, waiting.answer) == (2, b"answer")
+    lines.forget(ids[0], 3)
+    assert lines.uncollected(ids[0]) == []
+    assert batches.cancel("o", ids[0]) is not None
+    batches.close(ids[0], "cancelled")
+    assert [line.reply for line in batches.ended_lines(ids[0], after=0, limit=9)] == [b"first", b"r", None]
+    batches.publish(ids[0], output_file_id="out", error_file_id=None, usage="{}")
+    ended = batches.get("o", ids[0])
+    assert ended is not None and (ended.status, ended.completed, ended.failed) == ("cancelled", 1, 2)
+    assert [batch.id for batch in batches.open()] == ids[1:]
+    batches.delete("o", ids[0])
+    assert batches.get("o", ids[0]) is None
+
+
+def test_responses_continue_each_other_and_are_deleted(store: SqlStore) -> None:
+    responses = Responses(store)
+    for name, previous in (("a", None), ("b", "a")):
+        responses.add(name, "o", "in_progress", previous, b"{}", [StoredItem(f"{name}-in", b"x")])
+        responses.finish(name, "completed", b"{}", [StoredItem(f"{name}-out", b"y")], [b"0", b"1"])
+    assert [one.id for one in responses.chain("o", "b")] == ["a", "b"]
+    assert responses.item("o", "a-out") == StoredItem("a-out", b"y")
+    assert responses.events("b", 0) == [b"1"]
+    AgentRuns(store).begin("b", "o", b"{}")
+    assert delete_everywhere(store, "b", "o") and not delete_everywhere(store, "b", None)
+    assert responses.delete("o", "a") and responses.item("o", "a-out") is None
+
+
+def test_steps_aliases_and_kept_replies_are_replaced(store: SqlStore) -> None:
+    runs, aliases, replies = AgentRuns(store), Aliases(store), IdempotentReplies(store)
+    runs.begin("r", "o", b"{}")
+    for _ in range(2):
+        runs.start("r", "s")
+        runs.finish("r", "s", b"done")
+    assert runs.steps("r") == {"s": b"done"} and runs.begin("r", "o", b"") == b"{}"
+    for target in ("x", "y"):
+        aliases.put(Alias(name="n", target=target, created_s=1))
+    assert [alias.target for alias in aliases.all()] == ["y"]
+    for body in (b"1", b"2 of req_abc"):
+        replies.add(b"p", KeptReply(b"d", 1, 200, (), {}, body))
+    kept = replies.find(b"p")
+    assert kept is not None and kept.body == b"2 of req_abc"
+    replies.forget(["nothing", "abc"])
+    assert replies.find(b"p") is None
+
+
+def test_work_is_of_one_server_until_it_ends_or_is_not_heard_of(
+    two: tuple[SqlStore, SqlStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = (claim_of(store, "batches") for store in two)
+    assert isinstance(one, StoreLease) and isinstance(claim_of(Database(None), "batches"), StoreClaim)
+    assert one.held() and not other.held() and one.held()
+    one.close()
+    assert other.held() and not one.held()
+    two[0].execute("UPDATE claims SET until_s = until_s - 20")  # nothing was heard of it
+    assert one.held()
+    monkeypatch.setattr(claim, "LEASE_S", 0.0)  # asks again at once
+    assert not other.held()
+
+
+def test_a_text_that_postgresql_does_not_keep_is_refused(two: tuple[SqlStore, SqlStore]) -> None:
+    with pytest.raises(InvalidRequest, match=r"U\+0000"):
+        Files(two[0]).add("o", "a\0b", "batch", [], expires_after_s=None)
+    with pytest.raises(InvalidRequest, match=r"U\+0000"):
+        Files(two[0]).get("o", "\0")
+    assert Files(two[0]).page("o", purpose=None, after=None, limit=9, newest_first=True) == []
+
+
+def test_ledger_and_store_wait_for_their_own_part_alone(
+    url: str, two: tuple[SqlStore, SqlStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = PostgresDatabase(url)
+    two[1].execute("DELETE FROM keys")
+    with two[0].transaction():
+        assert ledger.execute("DELETE FROM holds") == 0
+    with ledger.transaction():
+        assert two[0].execute("DELETE FROM keys") == 0
+    ledger.close()
+
+
+def test_a_server_that_stands_still_does_not_hold_up_the_others(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "IDLE_TIMEOUT_S", 1)
+    still, other = (PostgresDatabase(url, PARTS["STORE"]) for _ in range(2))
+    other.execute("DELETE FROM keys")
+    with pytest.raises((StoreBusy, StoreError)), still.transaction():
+        assert other.execute("DELETE FROM keys") == 0  # its turn comes when the first is ended
+        still.execute("DELETE FROM keys")
+    assert still.execute("DELETE FROM keys") == 0
+    for database in (still, other):
+        database.close()
