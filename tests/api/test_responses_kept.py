@@ -300,8 +300,6 @@ def test_a_killed_server_leaves_a_failure(tmp_path: Path, monkeypatch: pytest.Mo
         client = server.openai()
         # It may be another server's that is alive.
         assert client.responses.retrieve("resp_1").status == "in_progress"
-        with pytest.raises(openai.BadRequestError, match="another server"):
-            client.responses.cancel("resp_1")
         monkeypatch.setattr(store, "STALE_S", 0.0)
         failed = client.responses.retrieve("resp_1")
         assert (failed.status, failed.error.message) == ("failed", INTERRUPTED)

@@ -8,11 +8,12 @@ from typing import Any
 import httpx
 import pytest
 
-from headrace.api.http.several_fronts import KEPT
+from headrace.api.http.several_fronts import LOCAL, STORED
 from headrace.config.cluster_settings import check_fronts
 from headrace.config.settings import Settings
 from headrace.errors import UsageError
 
+KEPT = LOCAL | STORED
 FRONTS = {"fronts": 2}
 
 

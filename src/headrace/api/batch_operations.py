@@ -38,7 +38,7 @@ class BatchOperations:
         return BatchRunner(
             self.answer,
             service.keys.account_of,
-            database=service.database,
+            database=service.shared,
             threads=service.threads,
             gate=service.gate,
             max_num_seqs=service.settings.max_num_seqs,
@@ -79,7 +79,7 @@ def _provider_jobs(service: Service) -> LaterAnswers | None:
         module = extra_module(EXTRA, "headrace.gateway.provider_jobs", *LIBRARIES)
     except ExtraMissing:
         return None
-    jobs: LaterAnswers = module.ProviderJobs(service.database, service.threads, service.remote)
+    jobs: LaterAnswers = module.ProviderJobs(service.shared, service.threads, service.remote)
     return jobs
 
 

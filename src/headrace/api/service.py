@@ -27,7 +27,7 @@ from headrace.api.server_tools import ServerTools
 from headrace.api.statements import Statements
 from headrace.config.adapt_settings import read_adapt
 from headrace.config.cache_settings import read_cache
-from headrace.config.cluster_settings import read_cluster
+from headrace.config.cluster_settings import read_cluster, shares_store
 from headrace.config.extras import extra_module
 from headrace.config.journal_settings import read_journal
 from headrace.config.settings import Settings
@@ -50,7 +50,7 @@ from headrace.search.readers.document_reader import DocumentReader
 from headrace.storage.aliases import Aliases
 from headrace.storage.database import Database
 from headrace.storage.idempotent_replies import IdempotentReplies
-from headrace.storage.ledger_store import ledger_store
+from headrace.storage.ledger_store import ledger_store, shared_store
 from headrace.tasks.guards.handler import GuardHandler
 from headrace.tasks.guards.settings import check_served, read_guards
 from headrace.tasks.moderation import read_moderation
@@ -79,15 +79,18 @@ class Service:
         cluster = read_cluster(settings.cluster)
         self.fronts = 1 if cluster is None else cluster.fronts
         """Servers behind one address, of which this is one."""
+        self.is_shared = shares_store(settings)
         journal = read_journal(settings.journal)
         is_synced = journal is not None and journal.fsync == "power"
         self.database = Database(settings.store_file, survives_power_cuts=is_synced)
-        self.keys = KeyRing(settings, self.database)
+        self.shared = shared_store(self.database, settings)
+        """Keys, files, batches, responses: in `database`, or where all servers at this address have them."""
+        self.keys = KeyRing(settings, self.shared)
         self.metrics = ModelMetrics()
         """Counters of HTTP calls; those of models are in `metrics_of`."""
         self.threads = StoreThreads()
-        self.responses = ResponseStore(self.database, self.threads)
-        self.idempotent = IdempotentCalls(IdempotentReplies(self.database), self.threads)
+        self.responses = ResponseStore(self.shared, self.threads)
+        self.idempotent = IdempotentCalls(IdempotentReplies(self.shared), self.threads)
         self._parsers = ThreadPoolExecutor(2, thread_name_prefix="headrace-parse")
         self._searchers = ThreadPoolExecutor(2, thread_name_prefix="headrace-search")
         self.statements = Statements(settings)
@@ -336,6 +339,7 @@ class Service:
             self._machine.close()
         self.keys.close()
         self.ledger.close()
+        self.shared.close()
         self.database.close()
         self.threads.close()
         self._parsers.shutdown(wait=False, cancel_futures=True)

@@ -7,15 +7,16 @@ from enum import StrEnum
 from typing import Annotated
 
 import typer
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from headrace.cli.flags import takes_settings
-from headrace.cli.terminal import JsonFlag, print_json, print_table
+from headrace.cli.terminal import JsonFlag, note, print_json, print_table
 from headrace.config.settings import Settings
 from headrace.errors import UsageError
 from headrace.inference.accounts import configured_limits
 from headrace.storage.database import Database
 from headrace.storage.keys import SCOPES, Keys, Scope
+from headrace.storage.ledger_store import shared_store
 
 HELP = """Create, list and revoke keys of `headrace serve`. A running server applies changes within a second.
 
@@ -32,6 +33,7 @@ Examples:
   headrace keys add ci --key-rpm 60 --key-tpm 100000 --key-max-concurrency 4
   headrace keys list
   headrace keys rm alice
+  headrace keys add bob --fronts 3 --ledger postgresql://headrace@db/headrace
 """
 
 
@@ -43,7 +45,7 @@ class KeyAction(StrEnum):
     RM = "rm"
 
 
-@takes_settings("key_rpm", "key_tpm", "key_max_concurrency", "key_priority", "store")
+@takes_settings("key_rpm", "key_tpm", "key_max_concurrency", "key_priority", "store", "ledger")
 def command(
     action: Annotated[KeyAction, typer.Argument(metavar="ACTION", help="Subcommand.")],
     name: Annotated[
@@ -52,14 +54,22 @@ def command(
     scope: Annotated[
         str, typer.Option(help="What the new key may do: infer, alias, admin, separated by commas.")
     ] = "infer",
+    fronts: Annotated[
+        int | None, typer.Option(help="Servers behind one address; above 1 their keys are in --ledger.")
+    ] = None,
     json: JsonFlag = False,
     *,
     settings: Settings,
 ) -> None:
     """Run the subcommand; see HELP."""
+    if fronts is not None:
+        settings = replace(settings, cluster={**(settings.cluster or {}), "fronts": fronts})
     database = Database(settings.store_file)
+    store = shared_store(database, settings)
+    if store is database and settings.ledger is not None:
+        note("these are the keys of one server, in its store; those of several are meant with --fronts")
     try:
-        keys = Keys(database)
+        keys = Keys(store)
         if action is KeyAction.LIST:
             _list(keys, json)
             return
@@ -72,6 +82,7 @@ def command(
             keys.revoke(name)
             print_json({"name": name, "revoked": True}) if json else print(f"revoked {name}")
     finally:
+        store.close()
         database.close()
 
 

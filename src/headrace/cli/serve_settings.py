@@ -28,6 +28,7 @@ from headrace.config.sources import model_entries
 from headrace.config.stderr_log import log_to_stderr
 from headrace.errors import HeadraceError
 from headrace.loading.free_memory import free_memory_bytes
+from headrace.storage.ledger_store import check_keys
 from headrace.weights.hub.resolver import list_local
 from headrace.workers.model_entry import Policy
 from headrace.workers.model_manager import ModelManager
@@ -56,6 +57,7 @@ def run(
     lookahead_tokens = [WorkerProcess(first)]
     cluster = read_cluster(settings.cluster)
     check_fronts(settings)
+    check_keys(settings)
 
     def launch(spec: ModelSpec) -> WorkerLoader:
         process = None

@@ -96,8 +96,8 @@ class ClusterSettings(Struct, frozen=True, kw_only=True):
     fronts: Annotated[
         int,
         Setting(
-            help="servers behind one address, of which this is one: with more, what only one of them would "
-            "have (files, batches, stored responses, limits of keys) is refused, and budgets need `ledger`",
+            help="servers behind one address, of which this is one: more share keys, limits, files, batches "
+            "and stored responses in the PostgreSQL of `ledger`; what only one would have is refused",
             values=integer(1, 1000),
         ),
     ] = 1

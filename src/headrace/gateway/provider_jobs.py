@@ -19,8 +19,8 @@ from headrace.inference.store_threads import StoreThreads
 from headrace.providers.batches.api import BatchApi, BatchLine, LineResult
 from headrace.providers.failure import AttemptFailed, Failure
 from headrace.storage.batches import Line, StoredBatch
-from headrace.storage.database import Database
 from headrace.storage.provider_lines import CREATING, NEW, RUNNING, ProviderJob, ProviderLines, WaitingLine
+from headrace.storage.sql_store import SqlStore
 from headrace.struct_types import thread_safe
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class RemoteTargets(Protocol):
 class ProviderJobs:
     """See `LaterAnswers`. Lives on the event loop."""
 
-    def __init__(self, database: Database, threads: StoreThreads, targets: RemoteTargets) -> None:
+    def __init__(self, database: SqlStore, threads: StoreThreads, targets: RemoteTargets) -> None:
         self._store, self._threads, self._targets = ProviderLines(database), threads, targets
         self._said: dict[str, str] = {}
         self._known: set[str] = set()  # batches whose money is held, whatever becomes of this process

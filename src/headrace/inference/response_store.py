@@ -18,11 +18,14 @@ from headrace.errors import InvalidRequest, Overloaded, StoreError
 from headrace.inference.accounts import Account, RateLimited
 from headrace.inference.events import ParameterWarning
 from headrace.inference.store_threads import StoreThreads
-from headrace.storage.database import Database
 from headrace.storage.responses import STALE_S, Responses, StoredItem, StoredResponse
+from headrace.storage.sql_store import SqlStore
 
 LOG = logging.getLogger("headrace.responses")
 UNFINISHED = ("queued", "in_progress")
+BEAT_S = STALE_S / 5
+"""How often other servers of the store hear of what is being made, and are heard."""
+LOOK_S = 0.25
 MAX_BACKGROUND_RESPONSES = 256  # at a time: each holds its events in memory until it has ended
 INTERRUPTED = "the server stopped before this response had ended: make it again"
 
@@ -93,6 +96,7 @@ class InProgressResponse(Struct, Generic[R], eq=False):
     time_s: Callable[[], float] = time.time
     events: list[bytes] = field(default_factory=list[bytes])  # of one in the background
     task: asyncio.Task[None] | None = None  # that makes it in the background
+    is_stored: bool = False  # as one that is being made
     more: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when there are new events; then another takes its place."""
 
@@ -111,9 +115,9 @@ class InProgressResponse(Struct, Generic[R], eq=False):
 class ResponseStore:
     """Where responses are found. Lives on the event loop; what looks into the store is off it."""
 
-    def __init__(self, database: Database, threads: StoreThreads) -> None:
+    def __init__(self, database: SqlStore, threads: StoreThreads) -> None:
         self._threads = threads
-        self.store = Responses(database)
+        self.store = Responses(database, database.shared_clock or time.time)
         self.making: dict[str, InProgressResponse[Any]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._beat: asyncio.Task[None] | None = None
@@ -144,6 +148,7 @@ class ResponseStore:
             warnings: list[ParameterWarning] = response.warnings or []
             response.warnings = [*warnings, ParameterWarning("store", f"not kept: {error.message}")]
             return
+        making.is_stored = True
         if self._beat is None or self._beat.done():
             self._beat = asyncio.create_task(self._keep_alive())
 
@@ -195,10 +200,6 @@ class ResponseStore:
         """Stop a response that is made in the background, and wait until it has ended."""
         found = await self.find(owner, response_id)
         stored = isinstance(found, StoredResponse)
-        if stored and found.status in UNFINISHED:
-            raise InvalidRequest(
-                f"{response_id} is being made by another server of this store: stop it there"
-            )
         background = msgspec.json.decode(found.body)["background"] if stored else found.response.background
         if not background:
             raise InvalidRequest(
@@ -207,7 +208,21 @@ class ResponseStore:
         if isinstance(found, InProgressResponse) and found.task is not None:
             found.task.cancel()
             await asyncio.wait([found.task])
+        if isinstance(found, StoredResponse) and found.status in UNFINISHED:
+            return await self._cancelled_elsewhere(owner, response_id)
         return found
+
+    async def _cancelled_elsewhere(self, owner: str, response_id: str) -> StoredResponse:
+        """Stop a response that another server of this store makes, which it hears with its next sign of life;
+        one that gives none has stopped itself."""
+        await self._threads.run(lambda: self.store.ask_cancel(response_id))
+        while True:
+            found = await self._threads.run(lambda: self._current(owner, response_id))
+            if found is None:
+                raise response_not_found(response_id)
+            if found.status not in UNFINISHED:
+                return found
+            await asyncio.sleep(LOOK_S)
 
     async def delete(self, owner: str, response_id: str) -> None:
         """Forget a response; one that is being made is stopped."""
@@ -291,13 +306,20 @@ class ResponseStore:
             self.making.pop(response.id, None)
 
     async def _keep_alive(self) -> None:
-        """While anything is being made: tell other servers of the same store that it is."""
+        """While anything is being made: tell other servers of the same store that it is, and hear what they
+        were asked to stop."""
         while self.making:
-            await asyncio.sleep(STALE_S / 5)
+            await asyncio.sleep(BEAT_S)
+            stored = [name for name, making in self.making.items() if making.is_stored and not making.ended]
             try:
-                await self._threads.run(lambda: self.store.still_made(list(self.making)))
+                stopped = await self._threads.run(lambda names=stored: self.store.still_made(names))
             except StoreError as error:
                 LOG.error("%s", error.message)
+                continue
+            for name in stopped:
+                making = self.making.get(name)
+                if making is not None and making.task is not None:
+                    making.task.cancel()
 
     def _current(self, owner: str, response_id: str) -> StoredResponse | None:
         """What the store has; one whose server has stopped has failed."""

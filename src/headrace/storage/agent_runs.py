@@ -50,7 +50,9 @@ class AgentRuns:
 
     def start(self, run_id: str, name: str) -> None:
         """A step begins."""
-        self._database.execute("INSERT INTO agent_steps VALUES (?, ?, NULL) ON CONFLICT DO NOTHING", (run_id, name))
+        self._database.execute(
+            "INSERT INTO agent_steps VALUES (?, ?, NULL) ON CONFLICT DO NOTHING", (run_id, name)
+        )
 
     def finish(self, run_id: str, name: str, body: bytes) -> None:
         """A step is done."""

@@ -103,10 +103,7 @@ class Batches:
             )
             self._database.execute_many(
                 "INSERT INTO batch_lines VALUES (?, ?, ?, ?, ?, ?)",
-                [
-                    (batch_id, one.place, one.custom_id, one.body, int(one.state), one.reply)
-                    for one in lines
-                ],
+                [(batch_id, one.place, one.custom_id, one.body, int(one.state), one.reply) for one in lines],
             )
             self._database.execute(
                 "UPDATE batches SET total = (SELECT COUNT(*) FROM batch_lines WHERE batch = id) WHERE id = ?",

@@ -33,8 +33,8 @@ class Claim(Protocol):
 
 
 class StoreClaim:
-    """See `Claim`: a lock on a file beside the store, which the kernel frees however the process ends. What is
-    only in memory is its process's own."""
+    """See `Claim`: a lock on a file beside the store, which the kernel frees however the process ends. What
+    is only in memory is its process's own."""
 
     def __init__(self, store: Path | None, work: str) -> None:
         self._lock = None if store is None else store.with_name(f"{store.name}.{work}")
@@ -66,8 +66,8 @@ class StoreClaim:
 
 
 class StoreLease:
-    """See `Claim`: a row of a store that servers of several machines share, until a time on its clock. Whoever
-    holds it calls `held` more often than every LEASE_S."""
+    """See `Claim`: a row of a store that servers of several machines share, until a time on its clock. The
+    holder calls `held` more often than every LEASE_S."""
 
     def __init__(self, database: SqlStore, work: str) -> None:
         self._database, self._work = database, work

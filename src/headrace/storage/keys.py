@@ -97,8 +97,8 @@ class Keys:
         return self._database.exists and bool(self._database.query("SELECT 1 FROM keys LIMIT 1"))
 
     def version(self) -> int:
-        """A number that grows with each key that is added or revoked; 0 where there never was one. Nothing else
-        of a key changes, and none is deleted."""
+        """A number that grows with each key that is added or revoked; 0 where there never was one. Nothing
+        else of a key changes, and none is deleted."""
         if not self._database.exists:
             return 0
         [(added, revoked)] = self._database.query("SELECT count(*), count(revoked_s) FROM keys")

@@ -1,4 +1,4 @@
-"""A PostgreSQL database that several servers share: the ledger, or what fronts keep. Needs the extra postgres."""
+"""A PostgreSQL database of several servers: the ledger, or what fronts share. Needs the extra postgres."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class _Whole(Loader):
 
 
 class PostgresDatabase:
-    """See `SqlStore`. `url` as libpq takes it; a password in it is in no message. The tables of each `part` are
-    by themselves: transactions wait for those of the same part alone."""
+    """See `SqlStore`. `url` as libpq takes it; a password in it is in no message. The tables of each `part`
+    are by themselves: transactions wait for those of the same part alone."""
 
     def __init__(self, url: str, part: PostgresPart = LEDGER) -> None:
         self._url, self._part = url, part

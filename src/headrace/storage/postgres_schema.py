@@ -70,8 +70,8 @@ _FRONTS = (
 
 
 class PostgresPart(Struct, frozen=True):
-    """Tables that belong together. `lock` is the number of the lock that a transaction takes, so that there is
-    one at a time over all servers; `table` has the migrations that were run."""
+    """Tables that belong together. `lock` is the number of the lock that a transaction takes, so that there
+    is one at a time over all servers; `table` has the migrations that were run."""
 
     name: str
     table: str

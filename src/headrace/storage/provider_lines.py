@@ -61,7 +61,8 @@ class ProviderLines:
                 """INSERT INTO provider_lines (batch, place, job, target, path, asked, size_bytes, rounds)
                 VALUES (?, ?, '', ?, ?, ?, ?, 1) ON CONFLICT (batch, place) DO UPDATE SET job = '',
                 target = excluded.target, path = excluded.path, asked = excluded.asked,
-                size_bytes = excluded.size_bytes, rounds = provider_lines.rounds + 1, status = NULL, answer = NULL""",
+                size_bytes = excluded.size_bytes, rounds = provider_lines.rounds + 1, status = NULL,
+                answer = NULL""",
                 (batch, place, target, path, asked, size),
             )
             self._database.execute(
@@ -72,8 +73,7 @@ class ProviderLines:
     def forget(self, batch: str, place: int) -> None:
         """Forget the answer of a line, but not how often it was asked."""
         self._database.execute(
-            "UPDATE provider_lines SET status = NULL, answer = NULL, asked = ? "
-            "WHERE batch = ? AND place = ?",
+            "UPDATE provider_lines SET status = NULL, answer = NULL, asked = ? WHERE batch = ? AND place = ?",
             (b"", batch, place),
         )
 
@@ -81,7 +81,8 @@ class ProviderLines:
         """(target, path, place, bytes) of the lines that are in no job, by target and path."""
         rows = self._database.query(
             "SELECT target, path, place, size_bytes FROM provider_lines "
-            "WHERE batch = ? AND job = '' AND status IS NULL AND length(asked) > 0 ORDER BY target, path, place",
+            "WHERE batch = ? AND job = '' AND status IS NULL AND length(asked) > 0 "
+            "ORDER BY target, path, place",
             (batch,),
         )
         return cast("list[tuple[str, str, int, int]]", rows)

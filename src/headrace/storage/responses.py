@@ -85,6 +85,7 @@ class Responses:
                 (status, body, size, response_id),
             )
             if changed:
+                self._database.execute("DELETE FROM response_cancels WHERE response_id = ?", (response_id,))
                 self._add_items(response_id, 1, output)
                 self._database.execute_many(
                     "INSERT INTO response_events VALUES (?, ?, ?)",
@@ -168,10 +169,20 @@ class Responses:
             self._database.erase_copies()
         return bool(deleted)
 
-    def still_made(self, response_ids: Sequence[str]) -> None:
-        """Record that this server is still working on these responses."""
-        self._database.execute_many(
-            "UPDATE responses SET alive_s = ? WHERE id = ?", [(self._clock(), one) for one in response_ids]
+    def still_made(self, response_ids: Sequence[str]) -> set[str]:
+        """Record that this server is still working on these responses; those that it is to stop, since
+        another server was asked to cancel or has deleted them."""
+        with self._database.transaction():
+            now_s, alive = self._clock(), "UPDATE responses SET alive_s = ? WHERE id = ?"
+            gone = {one for one in response_ids if not self._database.execute(alive, (now_s, one))}
+            rows = self._database.query("SELECT response_id FROM response_cancels")
+        return gone | ({str(one) for (one,) in rows} & set(response_ids))
+
+    def ask_cancel(self, response_id: str) -> None:
+        """Have the server stop that makes a response."""
+        self._database.execute(
+            "INSERT INTO response_cancels SELECT id FROM responses WHERE id = ? ON CONFLICT DO NOTHING",
+            (response_id,),
         )
 
     def stale(self, response: StoredResponse) -> bool:

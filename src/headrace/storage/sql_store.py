@@ -1,4 +1,4 @@
-"""What ledger and tables need of a database: SQLite's `Database` has it, and PostgreSQL's, which servers share."""
+"""What ledger and tables need of a database: SQLite's `Database` has it, and PostgreSQL's."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ class MessageBatchesQuery(Query, frozen=True):
 
 
 def _batches(service: Service) -> Batches:
-    return Batches(service.database, "msgbatch")
+    return Batches(service.shared, "msgbatch")
 
 
 def _time(seconds: int | None) -> str | None:
@@ -124,7 +124,7 @@ def _shown(service: Service, batch: StoredBatch, base_url: str) -> MessageBatch:
 
 def _results(service: Service, file_id: str | None) -> Iterator[BatchResult]:
     """The results in one of the files that a batch has written."""
-    for line in text_lines(Files(service.database).parts(file_id)) if file_id is not None else ():
+    for line in text_lines(Files(service.shared).parts(file_id)) if file_id is not None else ():
         if line:
             yield _result(msgspec.json.decode(line, type=thread_safe(LineReply)))
 
@@ -142,7 +142,7 @@ async def _find(http: HttpRequest, batch_id: str) -> StoredBatch:
     service, owner = get_service(http), call_of(http).account.owner
 
     def read() -> StoredBatch | None:
-        return _batches(service).get(owner(), batch_id) if service.database.exists else None
+        return _batches(service).get(owner(), batch_id) if service.shared.exists else None
 
     batch = await service.run_in_thread(read)
     if batch is None:
@@ -192,7 +192,7 @@ async def list_message_batches(http: HttpRequest) -> Response:
     after, before, limit = query.after_id, query.before_id, query.limit
 
     def read() -> list[MessageBatch]:
-        if not service.database.exists:
+        if not service.shared.exists:
             return []
         found = _batches(service).page(owner(), after=after, before=before, limit=limit + 1)
         return [_shown(service, batch, base_url) for batch in found]

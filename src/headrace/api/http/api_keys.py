@@ -18,8 +18,8 @@ from headrace.api.http.call_context import HttpCall
 from headrace.config.settings import Settings
 from headrace.errors import StoreError
 from headrace.inference.accounts import Account, configured_limits
-from headrace.storage.database import Database
 from headrace.storage.keys import KeyLimits, Keys, Scope, StoredKey, digest_of
+from headrace.storage.sql_store import SqlStore
 
 LOG = logging.getLogger("headrace.api")
 REFRESH_S = 1.0
@@ -46,7 +46,7 @@ class KeyRing:
     """
 
     def __init__(
-        self, settings: Settings, database: Database, clock: Callable[[], float] = time.monotonic
+        self, settings: Settings, database: SqlStore, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._clock = clock
         self._defaults = configured_limits(settings)

@@ -34,6 +34,7 @@ from headrace.inference.accounts import Account, ReadLimits
 from headrace.inference.call_context import HOPS, CallContext
 from headrace.storage.database import Database
 from headrace.storage.keys import Keys
+from headrace.storage.ledger_store import shared_store
 from headrace.telemetry.trace_context import MAX_STATE, TRACEPARENT, TRACESTATE
 
 WARNINGS_HEADER = b"x-headrace-warnings"
@@ -150,7 +151,7 @@ class ServerMiddleware:
                 check_scope(call)
                 call.client = call.account.name or _address(scope)
                 if self._service.fronts > 1:
-                    check_front(call, Headers(scope=scope))
+                    check_front(call, Headers(scope=scope), is_shared=self._service.is_shared)
                 if call.method == "POST":  # what is posted makes work, everything else reads
                     if IDEMPOTENCY_KEY in (headers := Headers(scope=scope)):
                         found = await self._service.idempotent.begin(headers[IDEMPOTENCY_KEY], call, scope)
@@ -317,7 +318,9 @@ def needs_key(settings: Settings) -> bool:
     if settings.api_key or settings.admin_api_key:
         return True
     database = Database(settings.store_file)
+    store = shared_store(database, settings)
     try:
-        return Keys(database).ever()
+        return Keys(store).ever()
     finally:
+        store.close()
         database.close()

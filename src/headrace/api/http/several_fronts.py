@@ -14,13 +14,16 @@ from headrace.errors import InvalidRequest
 if TYPE_CHECKING:
     from headrace.api.openai.responses.body import ResponseBody
 
-KEPT = {
+STORED = {
     "/v1/files": "files",
     "/v1/batches": "batches",
     "/v1/messages/batches": "batches",
+    "/v1/responses/resp_": "stored responses",
+}
+"""Beginnings of paths, and what they are about: what servers with a common ledger keep there."""
+LOCAL = {
     "/v1/fine_tuning": "fine-tuning jobs",
     "/v1/vector_stores": "vector stores",
-    "/v1/responses/resp_": "stored responses",
     "/v1/adapt": "the adaptive loop",
     "/v1/load_lora_adapter": "adapters that are loaded by requests",
     "/v1/unload_lora_adapter": "adapters that are loaded by requests",
@@ -28,7 +31,8 @@ KEPT = {
     "/api/copy": "aliases",
     "/api/delete": "aliases",
 }
-"""Beginnings of paths, and what they are about."""
+"""What each server has in its own store in any case."""
+REQUESTS = "/v1/requests"
 
 
 class OneFrontOnly(InvalidRequest):
@@ -38,12 +42,16 @@ class OneFrontOnly(InvalidRequest):
     code = "one_front_only"
 
 
-def check_front(call: HttpCall, headers: Headers) -> None:
-    """Raises OneFrontOnly."""
-    for beginning, what in KEPT.items():
+def check_front(call: HttpCall, headers: Headers, *, is_shared: bool) -> None:
+    """Raises OneFrontOnly. `is_shared`: the servers have a common ledger."""
+    for beginning, what in (LOCAL if is_shared else LOCAL | STORED).items():
         if call.path == beginning or call.path.startswith(beginning.rstrip("/") + _after(beginning)):
             raise _refused(what, None)
-    if IDEMPOTENCY_KEY in headers:
+    if call.path == REQUESTS or call.path.startswith(REQUESTS + "/"):
+        if call.method == "DELETE":
+            raise _refused("what is to be deleted of a request", None)
+        call.warn("requests", "of this server alone: each has a log of its own")
+    if IDEMPOTENCY_KEY in headers and not is_shared:
         raise _refused("replies of an Idempotency-Key", IDEMPOTENCY_KEY)
 
 

@@ -118,8 +118,8 @@ async def create_batch(http: HttpRequest) -> Response:
     window_s = body.window_s
 
     def begin() -> StoredBatch:
-        files = Files(service.database)
-        file = files.get(owner(), body.input_file_id) if service.database.exists else None
+        files = Files(service.shared)
+        file = files.get(owner(), body.input_file_id) if service.shared.exists else None
         if file is None:
             raise file_not_found(body.input_file_id, "input_file_id")
         if file.purpose != "batch":
@@ -128,7 +128,7 @@ async def create_batch(http: HttpRequest) -> Response:
                 param="input_file_id",
             )
         expires_after = body.output_expires_after
-        return Batches(service.database).add(
+        return Batches(service.shared).add(
             owner(),
             read_lines(files.parts(file.id), body.endpoint),
             endpoint=body.endpoint,
@@ -157,9 +157,9 @@ async def list_batches(http: HttpRequest) -> Response:
     query = read_query(BatchesQuery, http)
 
     def read() -> list[StoredBatch]:
-        if not service.database.exists:
+        if not service.shared.exists:
             return []
-        return Batches(service.database).page(owner(), after=query.after, limit=query.limit + 1)
+        return Batches(service.shared).page(owner(), after=query.after, limit=query.limit + 1)
 
     found = [batch_object(batch) for batch in await service.run_in_thread(read)]
     page = found[: query.limit]
@@ -173,7 +173,7 @@ async def get_batch(http: HttpRequest, batch_id: str) -> Response:
     service, owner = get_service(http), call_of(http).account.owner
 
     def read() -> StoredBatch | None:
-        return Batches(service.database).get(owner(), batch_id) if service.database.exists else None
+        return Batches(service.shared).get(owner(), batch_id) if service.shared.exists else None
 
     batch = await service.run_in_thread(read)
     if batch is None:
@@ -187,7 +187,7 @@ async def cancel_batch(http: HttpRequest, batch_id: str) -> Response:
     service, owner = get_service(http), call_of(http).account.owner
 
     def cancel() -> StoredBatch | None:
-        return Batches(service.database).cancel(owner(), batch_id) if service.database.exists else None
+        return Batches(service.shared).cancel(owner(), batch_id) if service.shared.exists else None
 
     batch = await service.run_in_thread(cancel)
     if batch is None:

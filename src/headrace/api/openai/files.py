@@ -85,7 +85,7 @@ async def upload_file(http: HttpRequest) -> Response:
     def keep() -> StoredFile:
         form = parse_form(http.headers.get("content-type", ""), body)
         file, purpose, expires_after_s = _upload(form)
-        files = Files(service.database)
+        files = Files(service.shared)
         files.forget_expired()
         kept = files.total_bytes(owner())
         if kept + len(file.content) > MAX_STORED_BYTES:
@@ -162,9 +162,9 @@ async def list_files(http: HttpRequest) -> Response:
     query = read_query(FilesQuery, http)
 
     def read() -> list[StoredFile]:
-        if not service.database.exists:
+        if not service.shared.exists:
             return []
-        files = Files(service.database)
+        files = Files(service.shared)
         return files.page(
             owner(),
             purpose=query.purpose,
@@ -183,7 +183,7 @@ async def _find(http: HttpRequest, file_id: str) -> StoredFile:
     service, owner = get_service(http), call_of(http).account.owner
 
     def read() -> StoredFile | None:
-        return Files(service.database).get(owner(), file_id) if service.database.exists else None
+        return Files(service.shared).get(owner(), file_id) if service.shared.exists else None
 
     file = await service.run_in_thread(read)
     if file is None:
@@ -213,7 +213,7 @@ async def get_file_content(http: HttpRequest, file_id: str) -> Response:
 
 
 async def _content(service: Service, file: StoredFile) -> AsyncGenerator[bytes]:
-    parts: Iterator[bytes] = Files(service.database).parts(file.id)
+    parts: Iterator[bytes] = Files(service.shared).parts(file.id)
     while part := await service.run_in_thread(lambda: next(parts, b"")):
         yield part
 
@@ -223,5 +223,5 @@ async def delete_file(http: HttpRequest, file_id: str) -> Response:
     """Remove one of the caller's files. A batch made from it goes on: it has its lines already."""
     service, owner = get_service(http), call_of(http).account.owner
     await _find(http, file_id)
-    await service.run_in_thread(lambda: Files(service.database).delete(owner(), file_id))
+    await service.run_in_thread(lambda: Files(service.shared).delete(owner(), file_id))
     return json_response(FileDeleted(file_id))

@@ -140,13 +140,14 @@ async def delete_request(http: HttpRequest, request_id: str) -> Response:
     found = await service.requests.delete(names, account) or bool(nonces)
 
     def delete() -> bool:
-        return sum(delete_everywhere(service.database, name, whose) for name in sorted(names)) > 0
+        return sum(delete_everywhere(service.shared, name, whose) for name in sorted(names)) > 0
 
     if not (await service.run_in_thread(delete) or found):
         raise request_not_found(request_id)
-    replies = IdempotentReplies(service.database)
+    replies = IdempotentReplies(service.shared)
     known = [one for one in shared if one in nonces or one != request_id]  # not what the client has chosen
     await service.run_in_thread(lambda: replies.forget(known))
+    await service.run_in_thread(service.shared.erase_copies)
     await service.run_in_thread(service.database.erase_copies)
     return json_response(DeletedRequest(request_id))
 

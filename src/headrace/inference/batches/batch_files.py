@@ -10,8 +10,8 @@ import msgspec
 
 from headrace.inference.batches.batch_lines import unfinished_line
 from headrace.storage.batches import Batches, LineState, StoredBatch
-from headrace.storage.database import Database
 from headrace.storage.files import PART_BYTES, Files
+from headrace.storage.sql_store import SqlStore
 
 LINES_AT_A_TIME = 256
 
@@ -38,7 +38,7 @@ class BatchUsage(msgspec.Struct, frozen=True):
     total_tokens: int
 
 
-def publish(database: Database, batch: StoredBatch, outcome: str) -> None:
+def publish(database: SqlStore, batch: StoredBatch, outcome: str) -> None:
     """Write the files of a batch none of whose lines will run any more, and end it.
 
     Part by part, so that others get at the store meanwhile; what an earlier attempt left is thrown away.

@@ -19,8 +19,8 @@ from headrace.inference.batches.deferral import Deferral, LaterAnswers
 from headrace.inference.call_context import derived_id, new_request_id
 from headrace.inference.store_threads import StoreThreads
 from headrace.storage.batches import Batches, Line, LineState, StoredBatch
-from headrace.storage.claim import StoreClaim
-from headrace.storage.database import Database
+from headrace.storage.claim import claim_of
+from headrace.storage.sql_store import SqlStore
 
 LOG = logging.getLogger("headrace.batches")
 
@@ -72,7 +72,7 @@ class BatchRunner:
         answer: AnswerLine,
         account_of: Callable[[str], Account | None],
         *,
-        database: Database,
+        database: SqlStore,
         threads: StoreThreads,
         gate: AdmissionGate,
         max_num_seqs: int,
@@ -90,7 +90,7 @@ class BatchRunner:
         self._running = 0
         self._news = asyncio.Event()
         self._turn, self._freed = asyncio.Lock(), asyncio.Event()
-        self._claim = StoreClaim(database.path, "batches")
+        self._claim = claim_of(database, "batches")
 
     @asynccontextmanager
     async def serving(self) -> AsyncGenerator[None]:
@@ -102,7 +102,7 @@ class BatchRunner:
             watching.cancel()
             self._interrupt()
             await asyncio.gather(watching, *self._tasks.values(), return_exceptions=True)
-            self._claim.close()
+            await self._threads.run(self._claim.close)
 
     def look(self) -> None:
         """There is something new in the store."""
@@ -122,7 +122,10 @@ class BatchRunner:
     async def _look(self) -> None:
         if self._gate.draining:
             self._interrupt()
-        if self._gate.draining or not self._database.exists or not self._claim.held():
+        if self._gate.draining or not self._database.exists:
+            return
+        if not await self._threads.run(self._claim.held):
+            self._interrupt()  # another server goes on with what this one could not say that it has
             return
         for batch, account in await self._threads.run(self._open):
             task = self._tasks.get(batch.id)

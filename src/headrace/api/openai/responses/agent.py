@@ -94,7 +94,7 @@ async def agent_of(
         )
     journal = None
     if body.kept:
-        runs, owner = AgentRuns(service.database), await service.run_in_thread(call.account.owner)
+        runs, owner = AgentRuns(service.shared), await service.run_in_thread(call.account.owner)
         await service.run_in_thread(lambda: runs.begin(request.id, owner, b"{}"))
         goes_on = call.journal is not None and call.journal.is_resumed
         is_local = service.remote.find(request.model) is None and "/" not in (request.model or "")

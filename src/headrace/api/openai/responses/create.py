@@ -42,7 +42,7 @@ async def create_response(http: HttpRequest) -> Response:
     store = service.responses
     with call.stage("read request"):
         body = await read_checked(ResponseBody, http)
-        if service.fronts > 1:
+        if service.fronts > 1 and not service.is_shared:
             body = without_store(body, call)
     logprobs, is_streamed = body.wants_logprobs, bool(body.stream)
     opening = _opened(body, call, service)

@@ -24,7 +24,7 @@ from headrace.api.openai.responses.schema import (
 )
 from headrace.api.service import get_service
 from headrace.errors import InvalidRequest
-from headrace.inference.response_store import InProgressResponse
+from headrace.inference.response_store import UNFINISHED, InProgressResponse
 
 MAX_PAGE = 100
 _IDLE = "Known to clients, without effect."
@@ -82,6 +82,10 @@ async def get_response(http: HttpRequest, response_id: str) -> Response:
         if not found.response.background:
             raise _no_stream(response_id)
         return ReplayStream(found, first)
+    if found.status in UNFINISHED:
+        raise InvalidRequest(
+            f"another server makes {response_id}: read it without stream until it has ended", param="stream"
+        )
     events = await get_service(http).run_in_thread(lambda: store.events(found, first))
     if events is None:
         raise _no_stream(response_id)
