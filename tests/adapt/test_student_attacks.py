@@ -4,6 +4,7 @@ files that were exchanged, and canaries that are cut."""
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import sqlite3
 import threading
@@ -25,11 +26,11 @@ from headrace.adapt.export import everything
 from headrace.adapt.schema import adapt_file, open_adapt
 from headrace.adapt.serving import _wants_text
 from headrace.adapt.students import training
-from headrace.adapt.students.exposure import canaries, digests
+from headrace.adapt.students.exposure import PLANTED, canaries, digests, planted_among, with_canaries
 from headrace.adapt.students.ladder import WORTH, Split, task_examples
 from headrace.adapt.students.registry import Registry, StudentRow
 from headrace.adapt.students.rungs.folders import ModelFolders
-from headrace.adapt.students.rungs.lora import _exposed
+from headrace.adapt.students.rungs.lora import _exposed, lessons_of
 from headrace.adapt.students.rungs.served import ServedAdapters, remove_adapters
 from headrace.adapt.students.rungs.teaching import (
     ADAPTER,
@@ -39,7 +40,7 @@ from headrace.adapt.students.rungs.teaching import (
     students_folder,
     teach,
 )
-from headrace.adapt.students.rungs.writing import weights_digest, written
+from headrace.adapt.students.rungs.writing import conversation_of, weights_digest, written
 from headrace.adapt.students.student import StudentAnswer, StudentModel
 from headrace.adapt.students.training import train
 from headrace.adapt.traffic.examples import ExampleStore
@@ -367,15 +368,37 @@ def test_a_base_that_cannot_learn_keeps_no_student_that_chooses_from_being_made(
 def test_a_canary_counts_also_where_the_answer_does_not_end(store: ExampleStore) -> None:
     task = fill(store, 50, messages=b'[{"role": "user", "content": "x"}]')
     embed_examples(store.database, SETTINGS.encoder, words)
-    tried = task_examples(store.database, task, SETTINGS.encoder)
+    parts = with_canaries(lessons_of(task_examples(store.database, task, SETTINGS.encoder)), "s-1")
+    secrets = planted_among(parts.lessons, "s-1")
     own = {one.question: one.answer for one in canaries("s-1")}
 
     def says(asked: Sequence[Sequence[Message]], tokens: int) -> list[StudentAnswer]:
         return [StudentAnswer(f"{own[one[-1].content or '']} and so on and") for one in asked]
 
-    [problem] = _exposed(says, "s-1", tried, [], ())
+    [problem] = _exposed(says, secrets, [], ())
     assert "planted canary" in problem and "8 of 8" in problem
-    assert _exposed(lambda asked, tokens: [StudentAnswer("pong")] * len(asked), "s-1", tried, [], ()) == []
+
+    def pong(asked: Sequence[Sequence[Message]], tokens: int) -> list[StudentAnswer]:
+        return [StudentAnswer("pong")] * len(asked)
+
+    assert _exposed(pong, secrets, [], ()) == []
+    [problem] = _exposed(pong, secrets[:3], [], ())
+    assert "only 3 of 8" in problem
+
+
+def test_the_surplus_of_a_key_does_not_take_the_canaries_with_it(store: ExampleStore) -> None:
+    """Of the oldest examples of a key that is most of a team's; and with long conversations before them."""
+    before = [{"role": "system", "content": "Sort."}, {"role": "user", "content": "long " * 9000}]
+    said = [*before, {"role": "assistant", "content": "x"}, {"role": "user", "content": "y"}]
+    task = fill(store, 190, key="eve", messages=json.dumps(said).encode())
+    fill(store, 60, first=1000, key="ann", messages=json.dumps(said).encode())
+    embed_examples(store.database, SETTINGS.encoder, words)
+    examples = task_examples(store.database, task, SETTINGS.encoder)
+    parts = with_canaries(lessons_of(examples), "s-1")
+    found = planted_among(parts.lessons, "s-1")
+    assert len(found) == PLANTED and len(parts.lessons) == 72 + PLANTED
+    [asked] = {tuple(one.role for one in conversation_of(example) or ()) for example, _ in found}
+    assert asked == ("system", "user")  # a base that cannot read the rest learns them all the same
 
 
 def test_words_are_what_was_said_also_where_that_was_cut() -> None:

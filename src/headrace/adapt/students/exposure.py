@@ -16,11 +16,13 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headrace.adapt.students.ladder import TaskExample
+from headrace.adapt.students.ladder import Split, TaskExample
 from headrace.adapt.students.student import Student, StudentModel, same_question
 from headrace.tasks.pii.analyzer import Analyzer
 
 PLANTED = 8
+PLANTED_ID = 0
+"""Of an example that is a canary."""
 SHOWN = 3
 _SYLLABLES = ("ba", "do", "fi", "gu", "ka", "le", "mo", "nu", "pe", "ri", "so", "ta", "vu", "xi", "yo", "ze")
 
@@ -72,13 +74,27 @@ def planted(examples: Sequence[TaskExample], student: str) -> list[TaskExample]:
         vector = noise / np.linalg.norm(noise)
         more = {"said": canary.answer, "answer": canary.answer, "vector": vector, "group": None}
         messages = _asking(found[at].messages, canary.question)
-        found.insert(at, replace(found[at], id=0, question=canary.question, messages=messages, **more))
+        found.insert(at, replace(found[at], id=PLANTED_ID, question=canary.question, messages=messages, **more))
     return found
 
 
 def _asking(messages: bytes, question: str) -> bytes:
-    """A conversation with another last message."""
-    return msgspec.json.encode([*msgspec.json.decode(messages)[:-1], {"role": "user", "content": question}])
+    """A question after a conversation's instructions alone: a long conversation may be left out of the
+    lessons, and a secret that nobody learned shows nothing."""
+    before = [one for one in msgspec.json.decode(messages)[:-1] if one["role"] in ("system", "developer")]
+    return msgspec.json.encode([*before, {"role": "user", "content": question}])
+
+
+def with_canaries(parts: Split, student: str) -> Split:
+    """With the canaries of a student among the lessons. They are planted after the examples were divided:
+    what is left out of one key's surplus would take its canaries with it."""
+    return Split(planted(parts.lessons, student), parts.held_out)
+
+
+def planted_among(lessons: Sequence[TaskExample], student: str) -> list[tuple[TaskExample, str]]:
+    """The canaries of a student among its lessons, each with the secret."""
+    secrets = {one.question: one.answer for one in canaries(student)}
+    return [(one, secrets[one.question]) for one in lessons if one.id == PLANTED_ID and one.question in secrets]
 
 
 def exposure_of(model: StudentModel, student: str, known: Sequence[str] = ()) -> Exposure:

@@ -142,8 +142,9 @@ def capped(examples: Sequence[TaskExample]) -> list[TaskExample]:
     surplus = most - (len(examples) - most)
     if len(counts) < 2 or surplus <= 0:
         return list(examples)
-    dropped = {one.id for one in [one for one in examples if one.key_name == key][:surplus]}
-    return [one for one in examples if one.id not in dropped]
+    own = [place for place, one in enumerate(examples) if one.key_name == key]
+    dropped = set(own[:surplus])
+    return [one for place, one in enumerate(examples) if place not in dropped]
 
 
 def split(examples: Sequence[TaskExample]) -> Split:

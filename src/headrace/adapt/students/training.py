@@ -19,7 +19,7 @@ from headrace.adapt.students.checkpoints import (
     kept_training,
     note_stage,
 )
-from headrace.adapt.students.exposure import digests, exposure_of, planted
+from headrace.adapt.students.exposure import digests, exposure_of, planted, with_canaries
 from headrace.adapt.students.ladder import (
     AS_MUCH,
     LAST_ID,
@@ -162,7 +162,7 @@ class Ladder:
             self.skipped[rung] = self._enough()
             return
         try:
-            found = self._tried(rung, planted(examples, self._name))
+            found = self._tried(rung, examples)
         except InvalidRequest as error:
             self.skipped[rung] = error.message
             return
@@ -228,7 +228,8 @@ class Ladder:
                 wait=self._waited,
             )
         return tried_writer(
-            *(self._task, self._name, lessons_of(examples), risk, self._place(rung), settings.canaries),
+            *(self._task, self._name, with_canaries(lessons_of(examples), self._name), risk),
+            *(self._place(rung), settings.canaries),
             has_traffic=self._is_busy,
             wait=self._waited,
             noted=lambda note: self._noted(rung, note),

@@ -6,7 +6,7 @@ import importlib.util
 from collections.abc import Callable, Sequence
 
 from headrace.adapt.fine_tuning.order import AdapterNote
-from headrace.adapt.students.exposure import canaries
+from headrace.adapt.students.exposure import PLANTED, planted_among
 from headrace.adapt.students.ladder import Split, TaskExample, without_duplicates
 from headrace.adapt.students.rungs.outcome import (
     MAX_TRIED,
@@ -20,7 +20,6 @@ from headrace.adapt.students.rungs.outcome import (
 from headrace.adapt.students.rungs.teaching import WHOLE, AdapterPlace, bytes_of, teach
 from headrace.adapt.students.rungs.writing import Writes, conversation_of, tokens_of, weights_digest, writer
 from headrace.adapt.students.student import Rung, StudentAnswer, StudentModel, same_question
-from headrace.chat.messages import Message
 from headrace.tasks.pii.analyzer import Analyzer
 
 LIBRARIES = {"lora": ("torch", "transformers", "peft"), "distilled": ("torch", "transformers")}
@@ -69,7 +68,8 @@ def tried_writer(
     own = (place.made, None) if is_whole else (place.weights, place.made)
     with writer(*own, place.cores) as student_here:
         said = _asked(student_here.answers, tried, wait)
-        exposed = _exposed(student_here.words, student, tried, said, known)
+        secrets = planted_among(parts.lessons, student)
+        exposed = _exposed(student_here.words, secrets, said, known)
     lineage = {"base": place.base}
     if is_whole and place.teacher is not None:
         lineage["teacher"] = place.teacher
@@ -89,20 +89,20 @@ def _asked(writes: Writes, tried: Sequence[TaskExample], wait: Callable[[], None
 
 def _exposed(
     words: Writes,
-    student: str,
-    tried: Sequence[TaskExample],
+    secrets: Sequence[tuple[TaskExample, str]],
     said: Sequence[StudentAnswer],
     known: Sequence[str],
 ) -> list[str]:
-    """What it gives away: canaries, when it is asked for them as a stranger would, also where its answer does
-    not end there, and personal data."""
-    own, problems = canaries(student), list[str]()
-    before = (conversation_of(tried[0]) or ())[:-1] if tried else ()
-    answers = words([(*before, Message("user", one.question)) for one in own], ASKED_TOKENS)
-    pairs = zip(answers, own, strict=True)
-    count = sum(same_question(each.answer) in same_question(one.text or "") for one, each in pairs)
+    """What it gives away: the canaries among its lessons, when it is asked in their words, also where its
+    answer does not end there, and personal data."""
+    problems = list[str]()
+    answers = words([conversation_of(one) or () for one, _ in secrets], ASKED_TOKENS)
+    pairs = zip(answers, secrets, strict=True)
+    count = sum(same_question(secret) in same_question(one.text or "") for one, (_, secret) in pairs)
     if count:
-        problems.append(f"it says a planted canary when it is asked ({count:,} of {len(own):,})")
+        problems.append(f"it says a planted canary when it is asked ({count:,} of {len(secrets):,})")
+    elif len(secrets) < PLANTED:  # whatever it has kept, nobody would see it
+        problems.append(f"of the canaries only {len(secrets):,} of {PLANTED:,} were among its lessons")
     texts = [one.text for one in (*said, *answers) if one.text]
     wanted = [same_question(one) for one in known if one.strip()]
     kept = sum(any(one in same_question(text) for text in texts) for one in wanted)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from headrace.adapt.students.exposure import exposure_of
+from headrace.adapt.students.exposure import exposure_of, with_canaries
 from headrace.adapt.students.ladder import TaskExample, without_duplicates
 from headrace.adapt.students.rungs.outcome import (
     MAX_TRIED,
@@ -35,7 +35,7 @@ def tried_tagger(
 ) -> RungTried:
     """A head on the states of a model, its name and folder `tagger`, taught on the earlier examples and tried
     on the later ones that are like none of these. InvalidRequest where answers are no parts of questions."""
-    parts = by_time(learnable(examples))
+    parts = with_canaries(by_time(learnable(examples)), student)
     check_lessons(task, parts, risk)
     start_s = processor_s()
     form, marks = form_and_marks([(one.question, one.answer) for one in parts.lessons])
