@@ -21,6 +21,7 @@ from headrace.adapt.decisions import diagnosis
 from headrace.adapt.decisions.diagnosis import diagnose
 from headrace.adapt.decisions.promotion import promote, roll_back, start_shadow
 from headrace.adapt.decisions.shadow import (
+    LEAST_PAIRS,
     catch_up,
     machine_usd_per_month,
     monthly_requests,
@@ -202,6 +203,31 @@ def test_one_key_is_at_most_half_of_the_evidence(store: ExampleStore) -> None:
     )
     counts = dict(rows)
     assert counts["eve"] <= counts["ann"] + 1  # type: ignore[operator]
+
+
+def test_a_key_alone_does_not_decide_for_one_that_is_silent(store: ExampleStore) -> None:
+    """Eve floods while Ann, from whom the student has learned too, asks nothing."""
+    task = fill(store, 150, key="ann")
+    fill(store, 150, first=200, key="eve")
+    name, card = train(store, task, SETTINGS, words)
+    assert set(card.keys) == {"ann", "eve"}
+    start_shadow(store, task)
+    fill(store, 400, first=2000, key="eve")
+    registry = Registry(store.database)
+    assert catch_up(store, registry.student(task, "shadow"), words) == "open"
+    assert registry.counts(name)[0].total == LEAST_PAIRS
+    fill(store, 300, first=4000, key="ann")  # now Eve's count, too
+    assert catch_up(store, registry.student(task, "shadow"), words) == "ready"
+
+
+def test_two_keys_that_ask_alike_decide_together(store: ExampleStore) -> None:
+    """Half of the evidence each: that keeps neither from going on."""
+    task = fill(store, 250, key="ann")
+    train(store, task, SETTINGS, words)
+    start_shadow(store, task)
+    for number in range(300):
+        fill(store, 1, first=1000 + number, key=("ann", "eve")[number % 2])
+    assert catch_up(store, Registry(store.database).student(task, "shadow"), words) == "ready"
 
 
 def test_a_planted_secret_is_in_no_student(store: ExampleStore) -> None:

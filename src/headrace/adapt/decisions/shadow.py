@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from sqlite3 import Connection
 
@@ -141,12 +141,19 @@ def _chosen(student: StudentRow, examples: Sequence[TaskExample]) -> list[Studen
 def _unseen(registry: Registry, student: StudentRow, examples: Sequence[TaskExample]) -> list[TaskExample]:
     """Those that are evidence, and are not yet."""
     rows = registry.database.query("SELECT example, key_name FROM evidence WHERE student = ?", (student.id,))
-    seen, keys, found = {one for one, _ in rows}, Counter(str(key) for _, key in rows), list[TaskExample]()
+    seen, found = {one for one, _ in rows}, list[TaskExample]()
+    keys = Counter({key: 0 for key in student.card.keys})  # who has taught it shares it, also who is silent
+    keys.update(str(key) for _, key in rows)
+    waiting = deque[TaskExample]()  # of the one key that is most of the evidence, until others have come
     for one in examples:
-        if one.id in seen or one.id <= student.last_example or _is_surplus(one, keys):
+        if one.id in seen or one.id <= student.last_example:
             continue
-        keys[one.key_name] += 1
-        found.append(one)
+        waiting.append(one)
+        if not _is_surplus(one, keys):
+            waiting.rotate(1)
+        while waiting and not _is_surplus(waiting[0], keys):
+            keys[waiting[0].key_name] += 1
+            found.append(waiting.popleft())
     return found
 
 
@@ -242,9 +249,9 @@ def _still_there(connection: Connection, task: str) -> set[int]:
 
 
 def _is_surplus(one: TaskExample, keys: Counter[str]) -> bool:
-    """Whether a key of a team would be more than half of the evidence: none decides for the others."""
+    """Whether a key of a team is more than half of the evidence already: none decides for the others."""
     total = keys.total()
-    return len(keys) > 1 and total >= LEAST_PAIRS and keys[one.key_name] + 1 > (total + 1) / 2
+    return len(keys) > 1 and total >= LEAST_PAIRS and 2 * keys[one.key_name] > total
 
 
 def catch_up(
