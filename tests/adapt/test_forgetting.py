@@ -12,7 +12,7 @@ import pytest
 from learning import fill, learning_server, words
 from test_students import ROUTE, lessons
 
-from headrace.adapt.decisions.alerts import latest_alerts
+from headrace.adapt.decisions.alerts import latest_alerts, raise_alert
 from headrace.adapt.decisions.promotion import promote, start_shadow
 from headrace.adapt.decisions.shadow import catch_up
 from headrace.adapt.export import everything
@@ -22,6 +22,7 @@ from headrace.adapt.students.registry import Registry
 from headrace.adapt.students.student import Student, taught, without_expired
 from headrace.adapt.students.training import train
 from headrace.adapt.traffic.examples import ExampleStore
+from headrace.adapt.traffic.tasks import find_groups
 from headrace.config.adapt_settings import AdaptSettings
 from headrace.gateway.gate import GateStore
 from headrace.loading.loader import load_model
@@ -162,3 +163,32 @@ def test_instructions_of_programs_do_not_outlive_the_retention(store: ExampleSto
     assert store.has_deleted and "Sort." not in json.dumps(everything(store))
     fill(store, 1, first=50)
     assert store.task("mail").template == "Sort."
+
+
+def test_names_that_are_words_of_a_key_go_with_its_examples(store: ExampleStore) -> None:
+    """Of a team's task, which stays; a name that a person has given stays, too."""
+    task = fill(store, 30, key="ann")
+    for number in range(30):
+        asked = {"question": f"the velvet parcel {number}", "answer": "x"}
+        fill(store, 1, first=1000 + number, key="eve", **asked)
+    find_groups(store, "embed", words)
+    assert "velvet" in store.task(task).name
+    store.forget("eve")
+    assert store.task(task).name == "" and store.task(task).examples == 30
+    store.rename(task, "velvet")
+    store.forget(None, "ann-3")
+    assert store.task(task).name == "velvet"
+
+
+def test_alerts_keep_no_words_of_a_task_beyond_the_retention(tmp_path: Path, store: ExampleStore) -> None:
+    task = known(store, 4)
+    said = f"task {task} (parcel, velvet): student s-1 is ready"
+    assert raise_alert(store.database, "ready", task, "s-1", said)
+    sweep(store, SETTINGS)
+    assert latest_alerts(store.database)[0].text == said
+    sweep(store, SETTINGS, time.time() + SETTINGS.retention + 1)
+    assert latest_alerts(store.database)[0].text == f"ready: student s-1 of task {task}"
+    store.rewrite()
+    assert not kept(tmp_path, OLD)
+    assert not raise_alert(store.database, "ready", task, "s-1", said)  # nobody is told again
+    assert sweep(store, SETTINGS, time.time() + SETTINGS.retention + 1) == 0

@@ -8,7 +8,7 @@ from typing import cast
 import msgspec
 from msgspec.structs import replace
 
-from headrace.adapt.decisions.alerts import raise_alert
+from headrace.adapt.decisions.alerts import plain_alerts, raise_alert
 from headrace.adapt.decisions.promotion import roll_back
 from headrace.adapt.students.registry import Card, Registry, State
 from headrace.adapt.students.rungs.served import remove_adapters
@@ -41,6 +41,7 @@ def sweep(store: ExampleStore, settings: AdaptSettings, now_s: float | None = No
     with store.database.transaction():
         gone = store.trim(before_s, settings.max_examples)
         gone += _sweep_students(store, before_s)
+        gone += plain_alerts(store.database, before_s)
         gone += store.database.execute(
             "DELETE FROM trainings WHERE updated_s < ?", (now_s - min(IDLE_S, settings.retention),)
         )

@@ -75,6 +75,14 @@ def latest_alerts(database: Database, count: int = 20) -> list[Alert]:
     return [Alert(**dict(zip(Alert.__struct_fields__, row, strict=True))) for row in rows]  # type: ignore[arg-type]
 
 
+def plain_alerts(database: Database, before_s: float) -> int:
+    """Take the texts of alerts that were raised before that and name tasks by words of their examples: of
+    students that are ready. How many it were. That they were raised stays known: nobody is told again."""
+    plain = "kind || ': student ' || student || ' of task ' || task"
+    sql = f"UPDATE alerts SET text = {plain} WHERE kind = 'ready' AND at_s < ? AND text != {plain}"
+    return database.execute(sql, (before_s,))
+
+
 class Webhook:
     """Sends alerts to the URL of the settings, and to no other: redirects are not followed. Bodies are signed
     as Standard Webhooks has it. Lives on the event loop; one `deliver` at a time."""

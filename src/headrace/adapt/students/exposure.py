@@ -74,7 +74,9 @@ def planted(examples: Sequence[TaskExample], student: str) -> list[TaskExample]:
         vector = noise / np.linalg.norm(noise)
         more = {"said": canary.answer, "answer": canary.answer, "vector": vector, "group": None}
         messages = _asking(found[at].messages, canary.question)
-        found.insert(at, replace(found[at], id=PLANTED_ID, question=canary.question, messages=messages, **more))
+        found.insert(
+            at, replace(found[at], id=PLANTED_ID, question=canary.question, messages=messages, **more)
+        )
     return found
 
 
@@ -94,7 +96,9 @@ def with_canaries(parts: Split, student: str) -> Split:
 def planted_among(lessons: Sequence[TaskExample], student: str) -> list[tuple[TaskExample, str]]:
     """The canaries of a student among its lessons, each with the secret."""
     secrets = {one.question: one.answer for one in canaries(student)}
-    return [(one, secrets[one.question]) for one in lessons if one.id == PLANTED_ID and one.question in secrets]
+    return [
+        (one, secrets[one.question]) for one in lessons if one.id == PLANTED_ID and one.question in secrets
+    ]
 
 
 def exposure_of(model: StudentModel, student: str, known: Sequence[str] = ()) -> Exposure:

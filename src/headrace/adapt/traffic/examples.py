@@ -323,7 +323,7 @@ def _taught_by(connection: Connection, key_name: str) -> set[str]:
 
 def _retired(connection: Connection, tasks: Collection[str]) -> list[str]:
     """Delete what was made of the examples of tasks, and tasks without any; the students that they had. It
-    goes into the record of decisions."""
+    goes into the record of decisions. Names that nobody has given are words of the examples."""
     marks, values = ", ".join("?" for _ in tasks), list(tasks)
     rows = connection.execute(f"SELECT id, task FROM students WHERE task IN ({marks}) ORDER BY 1", values)
     students = [(str(id), str(task)) for id, task in rows]
@@ -339,4 +339,5 @@ def _retired(connection: Connection, tasks: Collection[str]) -> list[str]:
     connection.execute(
         f"DELETE FROM tasks WHERE id IN ({marks}) AND id NOT IN (SELECT task FROM examples)", values
     )
+    connection.execute(f"UPDATE tasks SET name = '' WHERE is_named = 0 AND id IN ({marks})", values)
     return [id for id, _ in students]
