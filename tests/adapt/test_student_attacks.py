@@ -8,6 +8,7 @@ import json
 import shutil
 import sqlite3
 import threading
+import tracemalloc
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -335,6 +336,25 @@ def test_one_odd_conversation_keeps_no_others_from_being_learned() -> None:
     for odd in (many, long, '{"messages": []}'):
         with pytest.raises(InvalidRequest, match="line 13"):
             samples_of("\n".join([*[good] * 12, odd]), tokenizer, template, 512, "file")
+
+
+def test_a_file_of_endless_lines_is_refused_without_being_taken_apart() -> None:
+    tokenizer, template = load_text_assets(resolve("mini", offline=True), None)
+    assert template is not None
+    for line in ("", "x"):
+        text = f"{line}\n" * 300_000
+        tracemalloc.start()
+        try:
+            with pytest.raises(InvalidRequest, match=r"has (0|more) examples, it must have"):
+                samples_of(text, tokenizer, template, 512, "file")
+            _, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert most < 8e6  # a list of them all takes 16 and more
+    said = [{"role": "user", "content": "ping " * 60_000}, {"role": "assistant", "content": "pong"}]
+    lines = [msgspec.json.encode({"messages": said}).decode()] * 10
+    with pytest.raises(InvalidRequest, match=r"line 1: the conversation has 300,004 characters"):
+        samples_of("\n".join(lines), tokenizer, template, 512, "file")
 
 
 def test_one_answer_of_many_bytes_makes_no_batch_too_large(store: ExampleStore) -> None:

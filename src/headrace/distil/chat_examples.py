@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Annotated, Literal
 
 import msgspec
@@ -18,6 +19,8 @@ from headrace.tokenization.tokenizer import Tokenizer
 MIN_EXAMPLES = 10
 """As OpenAI's."""
 MAX_EXAMPLES = 50_000
+MAX_TOKEN = 512
+"""Characters; no token of a model has more."""
 
 
 class TaughtMessage(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -47,10 +50,11 @@ def samples_of(
     """A sample for each answer that is to be learned, in the order of the lines. InvalidRequest names the
     line that is wrong, and `param`, the field that named the file; with `skips_unfit` such a line is left
     out."""
-    lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+    lines = list(islice(_lines(text), MAX_EXAMPLES + 1))
     if not MIN_EXAMPLES <= len(lines) <= MAX_EXAMPLES:
+        count = "more" if len(lines) > MAX_EXAMPLES else f"{len(lines):,}"
         raise InvalidRequest(
-            f"the file has {len(lines):,} examples, it must have {MIN_EXAMPLES} to {MAX_EXAMPLES:,}: one"
+            f"the file has {count} examples, it must have {MIN_EXAMPLES} to {MAX_EXAMPLES:,}: one"
             " conversation a line",
             param=param,
         )
@@ -74,6 +78,20 @@ def samples_of(
     return found
 
 
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    """Lines that are not blank, with their numbers, one at a time: a file of line feeds alone would take a
+    hundred times its size as a list."""
+    start = number = 0
+    while start < len(text):
+        end = text.find("\n", start)
+        end = len(text) if end < 0 else end
+        number += 1
+        line = text[start:end] if end > start else ""
+        if line.strip():
+            yield number, line
+        start = end + 1
+
+
 def _samples(
     conversation: TaughtConversation,
     tokenizer: Tokenizer,
@@ -83,6 +101,12 @@ def _samples(
     messages = conversation.messages
     if messages[-1].role != "assistant":
         raise InvalidRequest("the last message must be the assistant's")
+    characters = sum(len(one.content) for one in messages)
+    if characters > context * MAX_TOKEN:  # to tokenize it would take gigabytes
+        raise InvalidRequest(
+            f"the conversation has {characters:,} characters, the model's context is {context:,} tokens: "
+            "shorten it"
+        )
     said = [Message(one.role.replace("developer", "system"), one.content) for one in messages]
     for place, one in enumerate(messages):
         if one.role != "assistant" or not one.weight:

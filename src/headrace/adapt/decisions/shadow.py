@@ -142,7 +142,7 @@ def _unseen(registry: Registry, student: StudentRow, examples: Sequence[TaskExam
     """Those that are evidence, and are not yet."""
     rows = registry.database.query("SELECT example, key_name FROM evidence WHERE student = ?", (student.id,))
     seen, found = {one for one, _ in rows}, list[TaskExample]()
-    keys = Counter({key: 0 for key in student.card.keys})  # who has taught it shares it, also who is silent
+    keys = Counter(dict.fromkeys(student.card.keys, 0))  # who has taught it shares it, also who is silent
     keys.update(str(key) for _, key in rows)
     waiting = deque[TaskExample]()  # of the one key that is most of the evidence, until others have come
     for one in examples:
