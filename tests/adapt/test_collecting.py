@@ -171,6 +171,13 @@ def test_feedback_is_of_ones_own_replies_and_bounded(
         flooded = give(ann, score=1)
         assert flooded.status_code == 429 and int(flooded.headers["retry-after"]) > 0
 
+        async def searched(*given: Any) -> None:
+            raise AssertionError("what is not taken needs no search, which keeps others waiting")
+
+        monkeypatch.setattr(collector.Collector, "redacted", searched)
+        assert give(eve, correction="x").status_code == 404
+        assert give(ann, correction="x").status_code == 429
+
 
 def test_export_forget_and_retention(tmp_path: Path, embed: Any) -> None:
     keys = {"api_key": ["sk-ann", "sk-eve"]}

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Collection, Mapping
 from sqlite3 import Connection
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from msgspec import Struct
@@ -204,26 +204,28 @@ class ExampleStore:
         """Keep feedback on an example; later feedback takes the place of earlier. Raises UnknownReply, and
         RateLimited where the key has given too much of it."""
         with self.database.transaction() as connection:
-            found = connection.execute(
-                "SELECT id, key_name FROM examples WHERE reply_id = ? OR request_id = ? "
-                "ORDER BY id DESC LIMIT 1",
-                (reply_id, reply_id),
-            ).fetchall()
-            if not found or (found[0][1] != key_name and not is_admin):
-                raise UnknownReply(f"no reply {reply_id!r:.100} of this key was collected", param="id")
-            [(given,)] = connection.execute(
-                "SELECT count(*) FROM feedback WHERE key_name = ? AND at_s > ?", (key_name, now_s - DAY_S)
-            ).fetchall()
-            if given >= FEEDBACK_PER_DAY:
-                raise RateLimited(
-                    f"{FEEDBACK_PER_DAY:,} replies a day may get feedback from one key: try again tomorrow",
-                    retry_after_s=3600.0,
-                    reason="feedback",
-                )
+            example = self.example_of(reply_id, key_name, is_admin=is_admin, now_s=now_s)
             connection.execute(
                 "INSERT OR REPLACE INTO feedback VALUES (?, ?, ?, ?, ?, ?)",
-                (found[0][0], now_s, key_name, feedback.score, feedback.is_accepted, feedback.correction),
+                (example, now_s, key_name, feedback.score, feedback.is_accepted, feedback.correction),
             )
+
+    def example_of(self, reply_id: str, key_name: str, *, is_admin: bool, now_s: float) -> int:
+        """The example that a key may give feedback on now. Raises as `give_feedback`."""
+        sql = "SELECT id, key_name FROM examples WHERE reply_id = ?1 OR request_id = ?1 ORDER BY id DESC LIMIT 1"
+        found = self.database.query(sql, (reply_id,)) if self.database.exists else []
+        if not found or (found[0][1] != key_name and not is_admin):
+            raise UnknownReply(f"no reply {reply_id!r:.100} of this key was collected", param="id")
+        [(given,)] = self.database.query(
+            "SELECT count(*) FROM feedback WHERE key_name = ? AND at_s > ?", (key_name, now_s - DAY_S)
+        )
+        if cast("int", given) >= FEEDBACK_PER_DAY:
+            raise RateLimited(
+                f"{FEEDBACK_PER_DAY:,} replies a day may get feedback from one key: try again tomorrow",
+                retry_after_s=3600.0,
+                reason="feedback",
+            )
+        return cast("int", found[0][0])
 
     def tasks(self) -> list[TaskRow]:
         """All tasks, those that cost or came most first."""
