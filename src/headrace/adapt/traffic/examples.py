@@ -212,7 +212,10 @@ class ExampleStore:
 
     def example_of(self, reply_id: str, key_name: str, *, is_admin: bool, now_s: float) -> int:
         """The example that a key may give feedback on now. Raises as `give_feedback`."""
-        sql = "SELECT id, key_name FROM examples WHERE reply_id = ?1 OR request_id = ?1 ORDER BY id DESC LIMIT 1"
+        sql = (
+            "SELECT id, key_name FROM examples WHERE reply_id = ?1 OR request_id = ?1 "
+            "ORDER BY id DESC LIMIT 1"
+        )
         found = self.database.query(sql, (reply_id,)) if self.database.exists else []
         if not found or (found[0][1] != key_name and not is_admin):
             raise UnknownReply(f"no reply {reply_id!r:.100} of this key was collected", param="id")
