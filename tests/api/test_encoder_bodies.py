@@ -354,6 +354,7 @@ def test_pipelines(server: Running) -> None:
     assert post(server, url, {"inputs": "a cat", **left_out}) == []
     for path, body, field in (
         (url, {"inputs": "a", "parameters": {"ignore_labels": []}}, "ignore_labels"),
+        (url, {"inputs": "a", "parameters": {"ignore_labels": ["O"] * 1001}}, "parameters"),
         (url, {"inputs": "a", "parameters": {"window": 3}}, "parameters"),
         ("/pipeline/text-classification", {"inputs": "a", "parameters": {"top_k": 0}}, "parameters"),
         ("/pipeline/feature-extraction?model=embedder", {"inputs": "a", "model": "states"}, "model"),

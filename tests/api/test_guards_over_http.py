@@ -17,6 +17,7 @@ from headrace.config.settings import Settings
 from headrace.errors import UsageError
 from headrace.loading.loader import load_model
 from headrace.loading.options import EngineOptions
+from headrace.tasks.guards.settings import chosen
 from headrace.workers.model_manager import ModelManager
 from headrace.workers.model_spec import ModelSpec
 
@@ -80,6 +81,18 @@ def test_unknown_guards_are_refused(server: Running) -> None:
         server.openai().chat.completions.create(
             model="fake/model", messages=[{"role": "user", "content": "x"}], extra_body={"guard": "x"}
         )
+
+
+def test_names_of_guards_are_bounded(server: Running) -> None:
+    """Each was looked up in the package's folder, on the server's only loop."""
+    message = {"role": "user", "content": "x"}
+    names = {"guard": ["injection"] * 101}
+    chats = [("/v1/chat/completions", {}), ("/v1/messages", {"max_tokens": 1}), ("/api/chat", {})]
+    for path, more in chats:
+        body = {"model": "fake/model", "messages": [message], **names, **more}
+        reply = server.http().post(path, json=body)
+        assert reply.status_code == 400 and "guard has 101 names" in reply.text, path
+    assert list(chosen({}, ("injection",) * 3)) == ["injection"]
 
 
 def test_moderations_with_the_official_client(serve: Callable[..., Running], tmp_path: Path) -> None:

@@ -195,12 +195,22 @@ def completed_schema(kind: type[RequestBody], schemas: Mapping[type[Struct], Jso
     return schema | {"properties": fields} | kind.more_schema
 
 
-GuardNames = Annotated[str | list[str] | None, Meta(description="Names of configured guards.")]
+MAX_GUARDS = 100
+"""Names of guards in a request."""
+GuardNames = Annotated[
+    str | list[str] | None, Meta(description=f"Names of configured guards, at most {MAX_GUARDS}.")
+]
 
 
 def guard_names(given: str | list[str] | None) -> tuple[str, ...]:
-    """One or several as several."""
-    return (given,) if isinstance(given, str) else tuple(given or ())
+    """One or several as several; InvalidRequest for more than MAX_GUARDS."""
+    several = (given,) if isinstance(given, str) else tuple(given or ())
+    if len(several) > MAX_GUARDS:
+        raise InvalidRequest(
+            f"guard has {len(several):,} names, at most {MAX_GUARDS} may be sent: name each once",
+            param="guard",
+        )
+    return several
 
 
 CacheField = Annotated[

@@ -74,7 +74,7 @@ class TokenParameters(Struct, frozen=True, forbid_unknown_fields=True):
     """How tokens become entities, and which are left out."""
 
     aggregation_strategy: Aggregation | None = None
-    ignore_labels: list[str] | None = None
+    ignore_labels: Annotated[list[str], Meta(max_length=MAX_LABELS)] | None = None
     stride: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
 
 
@@ -147,10 +147,10 @@ async def _tokens(http: HttpRequest, body: TokenClassificationBody) -> list[Any]
             f"ignore_labels lacks {OUTSIDE!r}: tokens outside of entities are never given",
             param="ignore_labels",
         )
-    strategy = how.aggregation_strategy
+    strategy, ignored = how.aggregation_strategy, frozenset(how.ignore_labels or ())
     work = extract_entities(runner, name, texts, None, call, aggregation=strategy, stride=how.stride)
     found = [
-        [_labeled(one, strategy) for one in entities if one.label not in (how.ignore_labels or ())]
+        [_labeled(one, strategy) for one in entities if one.label not in ignored]
         for entities in await done(http, work)
     ]
     return found[0] if isinstance(body.inputs, str) else found

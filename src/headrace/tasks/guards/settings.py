@@ -150,8 +150,9 @@ def check_served(guards: Mapping[str, GuardSettings], serves: Callable[[str], bo
 
 def chosen(guards: Mapping[str, GuardSettings], names: tuple[str, ...]) -> dict[str, GuardSettings]:
     """Those of a request: the ones that are always on, and the named ones; InvalidRequest for others."""
-    found = {name: one for name, one in guards.items() if one.always or name in names}
-    for name in names:
+    wanted = dict.fromkeys(names)  # a request may name one a million times
+    found = {name: one for name, one in guards.items() if one.always or name in wanted}
+    for name in wanted:
         if name in guards:
             continue
         if name not in (shipped := bundled_guards()):
