@@ -56,8 +56,10 @@ class Steered:
 
     def __init__(self, inner: Handler) -> None:
         self._inner = inner
+        self.allowed_usd: list[float | None] = []
 
     async def handle(self, request: Any, call: CallContext) -> AsyncGenerator[Batch]:
+        self.allowed_usd.append(request.route and request.route.max_usd)
         is_first = not any(one.role == "tool" for one in request.messages)
         asked = request.__class__(id=request.id, model=request.model, messages=request.messages[:1])
         async for batch in self._inner.handle(asked, call):
@@ -84,6 +86,7 @@ class Traced(Struct):
     received: Receiver
     first: dict[str, Any]
     first_calls: list[dict[str, Any]]
+    allowed_usd: list[float | None]
 
 
 def _calls(question: str) -> list[tuple[str, str]]:
@@ -128,10 +131,10 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traced]:
         )
         server = held.enter_context(running)
         service = server.server.config.app.state.service  # type: ignore[union-attr]
-        service.handler = Steered(service.handler)
+        steered = service.handler = Steered(service.handler)
         parent = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
         reply = ask(server, "first", **parent)
-        yield Traced(server, bad, received, reply["explain"], reply["output"])
+        yield Traced(server, bad, received, reply["explain"], reply["output"], steered.allowed_usd)
 
 
 def ask(server: Running, question: str, **more: str) -> dict[str, Any]:
@@ -249,3 +252,11 @@ def test_each_part_has_a_line_in_the_ledger(traced: Traced) -> None:
         tokens[line.name] += line.quantity
     computed = [one["detail"] for one in engines]
     assert tokens["output"] == sum(one.get("output_tokens", 0) for one in computed), (tokens, computed)
+
+
+def test_the_money_of_a_request_is_for_all_its_steps(traced: Traced) -> None:
+    before = len(traced.allowed_usd)
+    body = BODY | {"input": "money", "route": {"max_usd": 0.5}}
+    assert traced.server.http().post("/v1/responses", json=body).status_code == 200
+    first, second = traced.allowed_usd[before:]
+    assert first == 0.5 and second is not None and 0.49 < second < 0.5  # less what the first one took

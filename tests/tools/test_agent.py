@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from tool_servers import HERE, call_of
 from headrace.chat.messages import Message
 from headrace.chat.tool_formats.events import Text
 from headrace.errors import InvalidRequest
+from headrace.inference.call_context import CallContext
 from headrace.inference.events import (
     ApprovalWanted,
     OutputDelta,
@@ -25,7 +26,8 @@ from headrace.inference.events import (
     PromptFinished,
     ToolReturned,
 )
-from headrace.inference.requests import ChatRequest
+from headrace.inference.handler import Batch
+from headrace.inference.requests import ChatRequest, RouteWishes
 from headrace.tools.agent.loop import AgentHandler
 from headrace.tools.agent.plan import AgentBudget, AgentPlan
 from headrace.tools.agent.verify import read_checks
@@ -63,7 +65,7 @@ class Tools:
 def run(
     script: Any, tools: Tools | None = None, request: ChatRequest | None = None, **plan: Any
 ) -> tuple[list[Any], ScriptedModel, Tools]:
-    model, tools = ScriptedModel(script), tools or Tools()
+    model, tools = script if isinstance(script, ScriptedModel) else ScriptedModel(script), tools or Tools()
     made = AgentPlan(**{"run_id": "r1", "tools": tuple(tools.specs())} | plan)
     asked = request or ChatRequest(id="r", messages=(Message("user", "Go."),))
 
@@ -155,6 +157,31 @@ def test_time_and_money_reach_each_step() -> None:
     _, model, _ = run(steps([("write", {})], "x"), budget=budget)
     assert model.requests[0].deadline_s == 5 and (model.requests[1].deadline_s or 9) < 5
     assert [one.route and one.route.max_usd for one in model.requests] == [pytest.approx(0.1)] * 2
+
+
+class Priced(ScriptedModel):
+    """Each answer takes 0.4 dollars of this machine or of a model elsewhere, in turn."""
+
+    async def _events(self, request: ChatRequest) -> AsyncGenerator[Batch]:
+        async for batch in super()._events(request):
+            yield batch
+        if len(self.requests) % 2:
+            self.call.machine_nano_usd += 400_000_000
+        else:
+            self.call.remote_nano_usd += 400_000_000
+
+    def handle(self, request: Any, call: CallContext) -> AsyncGenerator[Batch]:
+        self.call = call
+        return super().handle(request, call)
+
+
+def test_the_money_of_a_request_is_that_of_all_its_steps() -> None:
+    asked = ChatRequest(id="r", messages=(Message("user", "Go."),), route=RouteWishes(max_usd=1.0))
+    model, tools = Priced(lambda request: [("write", {"n": len(request.messages)})]), Tools()
+    events, _, _ = run(model, tools, asked)
+    assert reason(events) == "usd" and len(model.requests) == 3
+    allowed = [one.route and one.route.max_usd for one in model.requests]
+    assert allowed == [pytest.approx(1.0), pytest.approx(0.6), pytest.approx(0.2)]
 
 
 def test_the_same_call_with_the_same_result_ends_a_run() -> None:

@@ -267,6 +267,8 @@ class AttemptRun:
             plausible=None if self._remote is None else self._remote.plausible,
         )
         self.cost_nano_usd = await self._spend.settle(hold, attempt)
+        if self.state.remote is not None:
+            self._call.remote_nano_usd += self.cost_nano_usd or 0
         self._note(attempt, time.monotonic() - self._call.arrival_s)
 
     @property

@@ -92,7 +92,9 @@ class CallContext:
     attempts: int = 0
     spent_nano_usd: int = 0
     machine_nano_usd: int = 0
-    """What it took of this machine, where that has a price; known when the call has ended."""
+    """What it took of this machine, where that has a price: of each step that has ended."""
+    remote_nano_usd: int = 0
+    """What attempts at models elsewhere cost that have ended, where that is known."""
     route: str = ""
     """The route by which it is computed here, under which this machine's time for it is booked."""
     is_given_again: bool = False
@@ -137,6 +139,11 @@ class CallContext:
     def __post_init__(self) -> None:
         self.booking_id = self.booking_id or self.request_id
         self.work_id = self.work_id or self.booking_id
+
+    @property
+    def taken_nano_usd(self) -> int:
+        """What it has cost so far, here and elsewhere."""
+        return self.machine_nano_usd + self.remote_nano_usd
 
     @property
     def trace(self) -> TraceContext:

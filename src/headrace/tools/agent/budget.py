@@ -10,19 +10,23 @@ from headrace.inference.requests import ChatRequest, RouteWishes
 from headrace.tools.agent.plan import AgentBudget, StopReason
 from headrace.tools.agent.steps import ModelStep
 
+NANO = 1e9
 MIN_S = 0.001
 """A step has so much time at least: 0 would be none at all."""
 
 
 class BudgetUse(Struct):
-    """Tokens, calls and seconds of a run so far; `seconds` are those of its steps, kept ones too."""
+    """Tokens, calls, seconds and money of a run so far, of its kept steps too. `max_usd` is what the request
+    allows for the whole of it."""
 
     budget: AgentBudget
+    max_usd: float | None = None
     tokens: int = 0
     completion: int = 0
     cached: int = 0
     tool_calls: int = 0
     seconds: float = 0.0
+    nano_usd: int = 0
 
     def add(self, step: ModelStep) -> None:
         """An answer of the model is part of the run."""
@@ -30,6 +34,7 @@ class BudgetUse(Struct):
         self.completion += step.completion_tokens
         self.cached += step.cached_tokens
         self.seconds += step.seconds
+        self.nano_usd += step.nano_usd
 
     def exceeded(self, number: int) -> StopReason | None:
         """What forbids the step of that number."""
@@ -38,12 +43,19 @@ class BudgetUse(Struct):
             return "steps"
         if budget.tokens is not None and self.tokens >= budget.tokens:
             return "tokens"
+        if number and self.left_usd is not None and self.left_usd <= 0:  # the first says why it cannot run
+            return "usd"
         return "seconds" if budget.seconds is not None and self.seconds >= budget.seconds else None
 
     @property
     def left_s(self) -> float | None:
         """Seconds that are left, None where there is no bound."""
         return None if self.budget.seconds is None else max(self.budget.seconds - self.seconds, MIN_S)
+
+    @property
+    def left_usd(self) -> float | None:
+        """Dollars that the request has left, None where it says nothing of them."""
+        return None if self.max_usd is None else self.max_usd - self.nano_usd / NANO
 
     @property
     def left_calls(self) -> int:
@@ -55,11 +67,10 @@ class BudgetUse(Struct):
         left_s, budget = self.left_s, self.budget
         if left_s is not None:
             request = replace(request, deadline_s=min(left_s, request.deadline_s or left_s))
-        if budget.usd is not None:
-            wishes = request.route or RouteWishes()
-            part = budget.usd / budget.steps
-            least = part if wishes.max_usd is None else min(part, wishes.max_usd)
-            request = replace(request, route=replace(wishes, max_usd=least))
+        part = None if budget.usd is None else budget.usd / budget.steps
+        bounds = [one for one in (part, self.left_usd) if one is not None]
+        if bounds:
+            request = replace(request, route=replace(request.route or RouteWishes(), max_usd=min(bounds)))
         return request
 
     def usage(self) -> Usage:

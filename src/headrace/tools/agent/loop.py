@@ -79,7 +79,7 @@ class _Run:
         self._request = replace(request, tools=offered)
         self._callable = {one.name for one in offered.callable} if offered is not None else set[str]()
         self._messages = list(request.messages)
-        self._used = BudgetUse(plan.budget)
+        self._used = BudgetUse(plan.budget, request.route and request.route.max_usd)
         self._calls = ToolCalls(tools, plan, journal, self._kept, self._used, call)
         self._verifier = Verifier(inner, tools)
         self._step: ModelStep | None = None
@@ -150,7 +150,7 @@ class _Run:
         return [*found, [OutputDelta(0, tuple(parts))]] if parts else found
 
     async def _made(self, number: int) -> AsyncGenerator[Batch]:
-        began_s = time.monotonic()
+        began_s, before = time.monotonic(), self._call.taken_nano_usd
         opened = await self._opened(number)
         if opened is None:
             return
@@ -171,7 +171,8 @@ class _Run:
         if collector.prompts[0].finished is None:  # the time was over
             self._stop = "seconds"
             return
-        step = _model_step(prepared, collector, time.monotonic() - began_s)
+        cost = self._call.taken_nano_usd - before
+        step = _model_step(prepared, collector, time.monotonic() - began_s, cost)
         await self._journal.finish(self._plan.run_id, str(number), msgspec.json.encode(step))
         self._step = step
 
@@ -290,7 +291,7 @@ class _Run:
         return [finished, PromptFinished(0, self._used.usage(), _NO_TIMING, seed)]
 
 
-def _model_step(prepared: Prepared, collector: ResultCollector, seconds: float) -> ModelStep:
+def _model_step(prepared: Prepared, collector: ResultCollector, seconds: float, nano_usd: int) -> ModelStep:
     """A whole answer as it is kept."""
     result = collector.prompts[0]
     choice, usage = result.choices[0], result.ended.usage
@@ -306,6 +307,7 @@ def _model_step(prepared: Prepared, collector: ResultCollector, seconds: float) 
         cached_tokens=usage.cached_tokens,
         seed=result.ended.seed,
         seconds=seconds,
+        nano_usd=nano_usd,
     )
 
 

@@ -22,6 +22,7 @@ StopReason = Literal[
     "tool_budget",
     "tokens",
     "seconds",
+    "usd",
     "verification",
 ]
 

@@ -51,6 +51,7 @@ class ModelStep(Struct, frozen=True, kw_only=True):
     cached_tokens: int
     seed: int | None
     seconds: float
+    nano_usd: int = 0
 
 
 class CallStep(Struct, frozen=True):
