@@ -135,6 +135,17 @@ def test_a_lone_surrogate_is_a_400(server: Running) -> None:
     assert reply.status_code == 400
 
 
+def test_names_that_are_asked_for_are_found_by_the_model(server: Running) -> None:
+    body: dict[str, object] = {"input": TEXT + ", a@x.org", "entities": ["PERSON", "EMAIL_ADDRESS"]}
+    found = server.http().post("/v1/redact", json=body).json()
+    assert found["data"][0]["text"] == "My name is <PERSON_1> and I live in Berlin, <EMAIL_ADDRESS_1>"
+    assert found["model"] == "tagger"
+    body = {"text": TEXT, "language": "en", "entities": ["PERSON"]}
+    [person] = server.http().post("/analyze", json=body).json()
+    assert (person["entity_type"], person["start"], person["end"]) == ("PERSON", 11, 22)
+    assert person["recognition_metadata"]["recognizer_name"] == "tagger"
+
+
 def test_a_tagger_makes_no_vectors_and_no_text(server: Running) -> None:
     reply = server.http().post("/v1/embeddings", json={"model": "tagger", "input": "a"})
     assert reply.status_code == 400

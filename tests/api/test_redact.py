@@ -62,6 +62,20 @@ def test_strange_numbers_in_a_vault(server: Running, number: str) -> None:
     assert post(server, "/v1/redact", body)["data"][0]["text"] == "mail <EMAIL_ADDRESS_1>"
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/redact", {"input": "Ann", "entities": ["PERSON"]}),
+        ("/v1/redact", {"input": "x", "entities": []}),
+        ("/v1/redact", {"input": "x", "operators": {"EMAIL": "mask"}}),
+        ("/analyze", {"text": "Ann", "language": "en", "entities": ["PERSON", "EMAIL_ADDRESS"]}),
+    ],
+)
+def test_what_nothing_finds_here_is_refused(server: Running, path: str, body: Any) -> None:
+    error = post(server, path, body, 400)["error"]
+    assert error["param"] in ("entities", "operators")
+
+
 def test_a_generator_finds_no_entities(server: Running) -> None:
     error = post(server, "/v1/redact", {"input": "x", "model": "fake/model"}, 400)["error"]
     assert "cannot find entities" in error["message"]

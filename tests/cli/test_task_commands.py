@@ -1,5 +1,5 @@
-"""`headrace embed`, `rerank`, `classify` and `entities`: in this process and by a server, for people and for
-programs."""
+"""`headrace embed`, `rerank`, `classify`, `entities`, `redact`: in this process and by a
+server, for people and for programs."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ COMMANDS = {
     "rerank": ("rerank", ASKED, *DOCUMENTS),
     "classify": ("classify", ASKED, "--labels", "archives,disk usage"),
     "entities": ("entities", "letter.txt", "--labels", "person,location"),
+    "redact": ("redact", "letter.txt", "--model", "tagger"),
 }
 
 

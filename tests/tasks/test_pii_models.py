@@ -11,6 +11,7 @@ import pytest
 
 from headrace import LLM
 from headrace.__main__ import main
+from headrace.errors import InvalidRequest
 from headrace.tasks.pii.model_entities import whole_words
 
 
@@ -33,6 +34,20 @@ def test_names_and_patterns_together(tagger: LLM) -> None:
 def test_only_what_is_asked_for(tagger: LLM) -> None:
     [done] = tagger.redact("Angela Merkel wrote to a@x.org", entities=["EMAIL_ADDRESS"])
     assert done.text == "Angela Merkel wrote to <EMAIL_ADDRESS_1>"
+
+
+def test_names_and_operators_of_a_model(tagger: LLM) -> None:
+    operators = {"PERSON": "mask", "of its own": "keep"}
+    [done] = tagger.redact("Angela Merkel wrote to a@x.org", entities=["PERSON"], operators=operators)
+    assert done.text == "************* wrote to a@x.org"
+
+
+def test_a_model_that_finds_no_entities_finds_no_names() -> None:
+    with (
+        LLM("embed", backend="numpy", cache_dir=None) as embed,
+        pytest.raises(InvalidRequest, match="name a model that finds entities"),
+    ):
+        embed.redact("Angela Merkel", entities=["PERSON"])
 
 
 def test_a_label_of_a_program_is_no_name(tagger: LLM) -> None:

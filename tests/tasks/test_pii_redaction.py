@@ -289,3 +289,20 @@ def test_regex_bombs_end_or_are_refused(regex: str) -> None:
 def test_patterns_that_cannot_be_searched(regex: str) -> None:
     with pytest.raises(InvalidRequest, match="cannot be used"):
         CustomRecognizer("X", [CustomPattern(regex=regex)])
+
+
+def test_names_are_not_looked_for_without_a_model() -> None:
+    with pytest.raises(InvalidRequest, match=r"PERSON .* is found by models, not by patterns") as caught:
+        redact("Ann", entities=["EMAIL_ADDRESS", "PERSON"])
+    assert caught.value.param == "entities"
+    titles = CustomRecognizer("PERSON", words=["Ann"])
+    assert redact("Ann", entities=["PERSON"], recognizers=[titles]).text == "<PERSON_1>"
+    with pytest.raises(InvalidRequest, match="entities is empty"):
+        redact("a@x.org", entities=[])
+
+
+def test_operators_without_effect_are_refused() -> None:
+    with pytest.raises(InvalidRequest, match="unknown entity 'EMAIL_ADRESS': did you mean 'EMAIL_ADDRESS'"):
+        redact("a@x.org", operators={"EMAIL_ADRESS": "mask"})
+    with pytest.raises(InvalidRequest, match="the operator 'hide' is none of replace, redact, mask"):
+        redact("a@x.org", operators={"DEFAULT": "hide"})

@@ -10,7 +10,7 @@ import typer
 from msgspec import convert, to_builtins
 
 from headrace.cli.flags import takes_settings
-from headrace.cli.task_model import TASK_SETTINGS, ModelFlag, ServerFlag, task_model
+from headrace.cli.task_model import TAGGER, TASK_SETTINGS, ModelFlag, ServerFlag, task_model
 from headrace.cli.terminal import DIM, PLAIN, JsonFlag, aside, is_styled, print_json
 from headrace.cli.text_input import read_text
 from headrace.config.settings import Settings
@@ -28,7 +28,6 @@ Examples:
   headrace entities letter.txt --labels person,location
   echo "John Miller lives in Berlin" | headrace entities --labels person,location --json
 """
-TAGGER = "tagger"
 COLORS = (42, 43, 46, 45, 44, 41)  # of the background
 
 

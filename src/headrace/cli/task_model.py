@@ -22,6 +22,8 @@ from headrace.tasks.task_limits import MAX_TEXTS
 
 T = TypeVar("T")
 SERVER_SETTINGS = ("host", "port", "api_key")
+TAGGER = "tagger"
+"""The model that finds entities where none is named."""
 TASK_SETTINGS = (*SERVER_SETTINGS, *MODEL_SETTINGS)
 ServerFlag = Annotated[
     bool,

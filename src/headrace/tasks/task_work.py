@@ -105,9 +105,10 @@ class TaskWork:
     async def _redact(self, texts: str | Sequence[str], keywords: RedactKeywords) -> list[Redacted]:
         """By patterns, and by the model where it finds entities."""
         self._check_open()
-        redactor = redactor_of(keywords)
+        finds_entities = not {"entities", "token_classify"}.isdisjoint(self.model.tasks)
+        redactor = redactor_of(keywords, with_model=finds_entities)
         given = several(texts)
-        if not {"entities", "token_classify"} & set(self.model.tasks):
+        if not finds_entities:
             return [redactor.redact(text) for text in given]
         wanted = keywords.get("entities")
         with told_call() as call:

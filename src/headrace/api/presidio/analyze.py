@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, ClassVar
 
@@ -19,9 +19,11 @@ from headrace.api.http.generation import done
 from headrace.api.service import Service, get_service
 from headrace.api.tasks.task_reply import texts_of
 from headrace.errors import InvalidRequest
+from headrace.inference.call_context import CallContext
 from headrace.inference.events import ParameterWarning
 from headrace.tasks.pii.analyzer import Analyzer, supported_entities
 from headrace.tasks.pii.custom import CustomPattern, CustomRecognizer, Steps
+from headrace.tasks.pii.model_entities import asked_model, model_findings
 from headrace.tasks.pii.recognizer import RecognizerResult, bundled_recognizers
 from headrace.tasks.pii.spans import distinct
 from headrace.tasks.task_limits import check_searched
@@ -77,8 +79,14 @@ class AnalyzeBody(RequestBody, kw_only=True):
         chooses = any(one.supported_language for one in self.ad_hoc_recognizers or ())
         return [] if chooses else [without_effect("language", _ANY_LANGUAGE)]
 
-    def analyzer(self) -> Analyzer:
-        """What searches; raises InvalidRequest."""
+    def names(self) -> set[str]:
+        """The entities that are asked for and that no recognizer of the request is for."""
+        return set(self.entities or ()).difference(
+            one.supported_entity for one in self.ad_hoc_recognizers or ()
+        )
+
+    def analyzer(self, *, with_model: bool) -> Analyzer:
+        """What searches, beside a model or without; raises InvalidRequest."""
         ignore_case = bool(self.regex_flags & _IGNORE_CASE)
         steps = Steps()
         custom = [
@@ -103,6 +111,7 @@ class AnalyzeBody(RequestBody, kw_only=True):
             custom=custom,
             allow=self.allow_list or (),
             context=self.context or (),
+            with_model=with_model,
         )
 
 
@@ -144,22 +153,28 @@ _RESULTS = Content("application/json", {"type": "array"}, (AnalyzeResult,))
 
 @Endpoint("POST", "/analyze", body=AnalyzeBody, content=(_RESULTS,))
 async def analyze(http: HttpRequest) -> Response:
-    """Personal data in a text, or in each of several. Those of several kinds may overlap."""
+    """Personal data in a text, or in each of several. Those of several kinds may overlap. Names of persons
+    and places are found where `entities` asks for them, by the first model that finds entities."""
     body = await read_checked(AnalyzeBody, http)
-    return json_response(Raw(await done(http, _analyzed(body, get_service(http)))))
+    return json_response(Raw(await done(http, _analyzed(body, call_of(http), get_service(http)))))
 
 
-async def _analyzed(body: AnalyzeBody, service: Service) -> bytes:
+async def _analyzed(body: AnalyzeBody, call: CallContext, service: Service) -> bytes:
     texts = texts_of(body.text, "text")
     check_searched(texts, "text")
-    analyzer = await service.search_in_thread(body.analyzer)
+    names = body.names()
+    model = asked_model(service.runner, None, names)
+    analyzer = await service.search_in_thread(lambda: body.analyzer(with_model=model is not None))
+    more: Sequence[Sequence[RecognizerResult]] = [()] * len(texts)
+    if model is not None:
+        more = await model_findings(service.runner, model, texts, call, names, analyzer.threshold)
     explain = bool(body.return_decision_process)
 
-    def search(text: str) -> bytes:
-        found = [_result(one, explain=explain) for one in distinct(analyzer.find(text))]
-        return msgspec.json.encode(found)
+    def search(index: int) -> bytes:
+        found = distinct([*analyzer.find(texts[index]), *more[index]])
+        return msgspec.json.encode([_result(one, explain=explain) for one in found])
 
-    found = [await service.search_in_thread(partial(search, text)) for text in texts]
+    found = [await service.search_in_thread(partial(search, index)) for index in range(len(texts))]
     return found[0] if isinstance(body.text, str) else b"[" + b",".join(found) + b"]"
 
 

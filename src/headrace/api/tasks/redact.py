@@ -23,7 +23,7 @@ from headrace.inference.call_context import CallContext
 from headrace.inference.events import ParameterWarning
 from headrace.tasks.entities import Entity
 from headrace.tasks.pii.analyzer import THRESHOLD, Analyzer
-from headrace.tasks.pii.model_entities import model_findings
+from headrace.tasks.pii.model_entities import asked_model, model_findings
 from headrace.tasks.pii.recognizer import RecognizerResult
 from headrace.tasks.pii.redaction import Redactor
 from headrace.tasks.task_limits import check_searched
@@ -36,8 +36,9 @@ _OPERATORS = {
 
 
 class RedactBody(RequestBody, kw_only=True):
-    """The body of a request that replaces personal data. Without `model`, by patterns only. `labels` is
-    another name of `entities`, as /v1/entities has it."""
+    """The body of a request that replaces personal data. Without `model`, by patterns only, unless `entities`
+    names some that only models find: then the first model that finds any is asked, too. `labels` is another
+    name of `entities`, as /v1/entities has it."""
 
     input: Annotated[Any, Meta(extra_json_schema=TEXTS)]
     model: str | None = None
@@ -55,10 +56,15 @@ class RedactBody(RequestBody, kw_only=True):
         refuse_twins(self, ("entities", "labels"))
         return self.labels if self.entities is None else self.entities
 
-    def redactor(self) -> Redactor:
+    def redactor(self, *, with_model: bool) -> Redactor:
         """What replaces it; raises InvalidRequest."""
         try:
-            analyzer = Analyzer(self.wanted, threshold=self.threshold, allow=self.allow_list or ())
+            analyzer = Analyzer(
+                self.wanted,
+                threshold=self.threshold,
+                allow=self.allow_list or (),
+                with_model=with_model,
+            )
         except InvalidRequest as error:
             if self.labels is not None and error.param == "entities":
                 error.param = "labels"
@@ -109,11 +115,12 @@ async def redact(data: bytes, call: HttpCall, service: Service) -> msgspec.Struc
 async def _redacted(body: RedactBody, call: CallContext, service: Service) -> Raw:
     texts = texts_of(body.input, "input")
     check_searched(texts, "input")
-    redactor = await service.search_in_thread(body.redactor)
+    model = asked_model(service.runner, body.model, body.wanted)
+    redactor = await service.search_in_thread(lambda: body.redactor(with_model=model is not None))
     more: Sequence[Sequence[RecognizerResult]] = [()] * len(texts)
-    if body.model is not None:
+    if model is not None:
         threshold = redactor.analyzer.threshold
-        more = await model_findings(service.runner, body.model, texts, call, body.wanted, threshold)
+        more = await model_findings(service.runner, model, texts, call, body.wanted, threshold)
 
     def write(index: int) -> RedactedText:
         found = redactor.redact(texts[index], more[index])
@@ -122,7 +129,7 @@ async def _redacted(body: RedactBody, call: CallContext, service: Service) -> Ra
     written = [await service.search_in_thread(partial(write, index)) for index in range(len(texts))]
     reply = RedactedList(
         written,
-        model=call.model or None if body.model else None,
+        model=call.model or None if model else None,
         vault=redactor.vault.values if body.return_vault else UNSET,
         warnings=call.warnings or UNSET,
     )

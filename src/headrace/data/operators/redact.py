@@ -31,7 +31,7 @@ class Redact(SqlOperator):
         if entities is not None and not is_list:
             raise site.refused("entities is a list of names, such as ['EMAIL_ADDRESS']")
         self._entities = cast("list[str] | None", entities)
-        self._analyzer = Analyzer(self._entities)
+        self._analyzer = Analyzer(self._entities, with_model=self.model is not None)
 
     async def open(self, work: StatementWork) -> str:
         """See `SqlOperator.open`."""

@@ -18,8 +18,7 @@ from headrace.tasks.guards.schema import SchemaCheck
 from headrace.tasks.guards.settings import GuardSettings, Stage
 from headrace.tasks.guards.topics import TopicClassifiers
 from headrace.tasks.label_scores import Classification
-from headrace.tasks.pii.analyzer import THRESHOLD, Analyzer
-from headrace.tasks.pii.custom import CustomPattern, CustomRecognizer
+from headrace.tasks.pii.analyzer import Analyzer
 from headrace.tasks.pii.redaction import Redacted, Redactor
 from headrace.weights.hub.bundled import bundled_guards
 from headrace.weights.ngram_classifier import read_ngram_classifier
@@ -38,12 +37,7 @@ are digits."""
 
 def redactor_of(name: str, guard: GuardSettings) -> Redactor:
     """What finds, and replaces by placeholders, what a guard of patterns is about."""
-    threshold = THRESHOLD if guard.threshold is None else guard.threshold
-    if guard.kind == "pii":
-        return Redactor(Analyzer(guard.entities, threshold=threshold))
-    label = "".join(one if one.isascii() and one.isalnum() else "_" for one in name.upper())
-    patterns = [CustomPattern(regex=one, score=1.0, ignore_case=False) for one in guard.patterns]
-    return Redactor(Analyzer([label], custom=[CustomRecognizer(label, patterns, param="guards")]))
+    return Redactor(guard.analyzer(name))
 
 
 class GuardChecks:

@@ -10,6 +10,8 @@ from msgspec.structs import replace
 
 from headrace.errors import InvalidRequest, UsageError
 from headrace.tasks.guards.schema import SchemaCheck
+from headrace.tasks.pii.analyzer import THRESHOLD, Analyzer
+from headrace.tasks.pii.custom import CustomPattern, CustomRecognizer
 from headrace.weights.hub.bundled import bundled_guards
 
 Stage = Literal["input", "output"]
@@ -62,6 +64,15 @@ class GuardSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         """Whether it reads what goes in, or what comes out."""
         return stage in (("input", "output") if self.on is None else self.on)
 
+    def analyzer(self, name: str) -> Analyzer:
+        """What finds what a guard of patterns, of this name, is about. InvalidRequest for unknown entities
+        and patterns that cannot be searched."""
+        if self.kind == "pii":
+            return Analyzer(self.entities, threshold=THRESHOLD if self.threshold is None else self.threshold)
+        label = "".join(one if one.isascii() and one.isalnum() else "_" for one in name.upper())
+        patterns = [CustomPattern(regex=one, score=1.0, ignore_case=False) for one in self.patterns]
+        return Analyzer([label], custom=[CustomRecognizer(label, patterns, param="guards")])
+
     @property
     def asks_a_model(self) -> bool:
         """Whether a model reads each text."""
@@ -92,6 +103,11 @@ def _read(name: str, table: object) -> GuardSettings:
         raise UsageError(f"{place} cannot be read: {error}{kinds}") from None
     if problem := _problem(guard):
         raise UsageError(f"{place}: {problem}")
+    if guard.kind in ("pii", "regex"):
+        try:
+            guard.analyzer(name)
+        except InvalidRequest as error:
+            raise UsageError(f"{place}: {error}") from None
     if guard.kind == "schema":
         SchemaCheck(name, guard.schema)
     if guard.kind == "words" and name not in bundled_guards():

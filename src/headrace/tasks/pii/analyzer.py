@@ -40,7 +40,8 @@ class Analyzer:
     """Finds entities in texts by patterns: those of `entities` (None: all), with a score from `threshold`.
 
     `custom` are further recognizers. What equals a text of `allow` is none. `context` are words that count
-    as if they stood before every match.
+    as if they stood before every match. InvalidRequest for entities that only models find, unless
+    `with_model` says that one is asked, too.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Analyzer:
         custom: Sequence[CustomRecognizer] = (),
         allow: Collection[str] = (),
         context: Sequence[str] = (),
+        with_model: bool = False,
     ) -> None:
         if not (math.isfinite(threshold) and 0 <= threshold <= 1):
             raise InvalidRequest(f"threshold is {threshold}, it must be between 0 and 1", param="threshold")
@@ -61,6 +63,13 @@ class Analyzer:
         wanted = None if entities is None else frozenset(entities)
         known = [*supported_entities(), *MODEL_LABELS, *(one.entity for one in custom)]
         check_entities(wanted or (), known)
+        if wanted is not None and not wanted:
+            raise InvalidRequest(
+                "entities is empty, so that nothing is found: leave it out for all", param="entities"
+            )
+        self.known, self.with_model = known, with_model
+        if not with_model:
+            _refuse_names((wanted or frozenset()).difference(one.entity for one in custom))
         bundled = bundled_recognizers()
         self.bundled = [one for one in bundled if wanted is None or one.entity in wanted]
         self.custom = [one for one in custom if wanted is None or one.entity in wanted]
@@ -133,6 +142,17 @@ def check_entities(entities: Collection[str], known: Collection[str]) -> None:
             raise InvalidRequest(
                 f"unknown entity {entity[:80]!r}{nearest(entity[:80], list(known))}: GET /supportedentities"
                 " lists what is found",
+                param="entities",
+            )
+
+
+def _refuse_names(entities: Collection[str]) -> None:
+    """InvalidRequest for an entity that no pattern finds."""
+    for entity, word in MODEL_LABELS.items():
+        if entity in entities:
+            raise InvalidRequest(
+                f"{entity} ({word}) is found by models, not by patterns: name a model that finds entities,"
+                " such as tagger",
                 param="entities",
             )
 

@@ -21,12 +21,13 @@ class RedactKeywords(TypedDict, total=False):
     vault: Mapping[str, str] | None
 
 
-def redactor_of(keywords: RedactKeywords) -> Redactor:
-    """The redactor that keywords describe; raises InvalidRequest."""
+def redactor_of(keywords: RedactKeywords, *, with_model: bool) -> Redactor:
+    """The redactor that keywords describe, beside a model or without; raises InvalidRequest."""
     analyzer = Analyzer(
         keywords.get("entities"),
         threshold=keywords.get("threshold", THRESHOLD),
         allow=keywords.get("allow_list", ()),
         custom=keywords.get("recognizers", ()),
+        with_model=with_model,
     )
     return Redactor(analyzer, keywords.get("operators"), keywords.get("vault"))

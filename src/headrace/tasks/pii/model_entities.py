@@ -21,6 +21,13 @@ _SHORT = {"PER": "PERSON", "LOC": "LOCATION", "GPE": "LOCATION", "ORG": "ORGANIZ
 STRIDE = 32  # tokens that windows of long texts share
 
 
+def asked_model(runner: ModelRunner, model: str | None, entities: Collection[str] | None) -> str | None:
+    """The model that is named; none is, but entities that only models find: the first that finds any."""
+    if model is None and not MODEL_LABELS.keys().isdisjoint(entities or ()):
+        return runner.able("entities", "token_classify")
+    return model
+
+
 async def model_findings(
     runner: ModelRunner,
     model: str | None,

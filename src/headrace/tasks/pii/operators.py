@@ -6,7 +6,7 @@ import hmac
 import re
 import secrets
 from collections.abc import Mapping
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from msgspec import Struct, ValidationError, convert
 
@@ -26,6 +26,10 @@ MAX_NEW_VALUE: Final = 256
 """Characters that take the place of an entity, of which a text can have hundreds of thousands."""
 
 
+OperatorType = Literal["replace", "redact", "mask", "hash", "keep"]
+_TYPES: Final = get_args(OperatorType)
+
+
 class Operator(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How an entity is replaced.
 
@@ -35,7 +39,7 @@ class Operator(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     `hash_type`. "keep": by itself.
     """
 
-    type: Literal["replace", "redact", "mask", "hash", "keep"] = "replace"
+    type: OperatorType = "replace"
     new_value: str | None = None
     masking_char: str = "*"
     chars_to_mask: int | None = None
@@ -63,6 +67,12 @@ def read_operator(value: object, param: str = "operators") -> Operator:
                 "the operator encrypt is not offered, as no library for it is installed with headrace: use"
                 " replace, whose vault puts texts back, or hash",
                 param=param,
+            )
+        if isinstance(value, str) and value not in _TYPES:
+            raise InvalidRequest(
+                f"the operator {value[:80]!r} is none of {', '.join(_TYPES)}",
+                param=param,
+                code="invalid_value",
             )
         try:
             operator = convert(fields, Operator)

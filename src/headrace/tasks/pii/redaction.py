@@ -7,6 +7,8 @@ from typing import overload
 
 from msgspec import Struct
 
+from headrace.config.names import nearest
+from headrace.errors import InvalidRequest
 from headrace.tasks.entities import Entity
 from headrace.tasks.pii.analyzer import THRESHOLD, Analyzer, as_entities
 from headrace.tasks.pii.custom import CustomRecognizer
@@ -45,6 +47,8 @@ class Redactor:
     ) -> None:
         self.analyzer, self.vault = analyzer, Vault(vault)
         self._operators = {name: read_operator(one) for name, one in (operators or {}).items()}
+        if not analyzer.with_model:
+            _check_operators(self._operators, analyzer)
         self._default = self._operators.get(DEFAULT, Operator())
         self._has_placeholders = any(
             one.has_placeholders for one in (self._default, *self._operators.values())
@@ -72,6 +76,16 @@ class Redactor:
         if not self._has_placeholders or "<" not in text:
             return text
         return PLACEHOLDER.sub(lambda found: self.vault.placeholder(LITERAL, found[0]), text)
+
+
+def _check_operators(operators: Collection[str], analyzer: Analyzer) -> None:
+    """InvalidRequest for an operator of an entity that nothing finds, which would have no effect."""
+    for name in operators:
+        if name != DEFAULT and name not in analyzer.known:
+            raise InvalidRequest(
+                f"operators names the unknown entity {name[:80]!r}{nearest(name[:80], analyzer.known)}",
+                param="operators",
+            )
 
 
 @overload
