@@ -201,3 +201,9 @@ def test_a_table_on_a_terminal(inside: Callable[..., Outcome], monkeypatch: pyte
     monkeypatch.setattr("headrace.cli.embed.sys.stdout.isatty", lambda: True, raising=False)
     assert re.match(r"VECTOR +TEXT\n( *-?0\.\d{4}){4} … 384 numbers +unpack", inside("embed", ASKED).stdout)
     assert re.match(r"SCORE +INDEX +DOCUMENT\n0\.\d{4} +1 +tar", inside(*COMMANDS["rerank"]).stdout)
+
+
+def test_the_remedy_names_the_folder_that_was_given(inside: Callable[..., Outcome], tmp_path: Path) -> None:
+    folder = str(head_model(tmp_path, "heads/bert_classify"))
+    result = inside("run", folder, "hello")
+    assert result.code == 2 and f"use `headrace classify --model {folder}`" in result.stderr, result

@@ -106,7 +106,7 @@ def command(
         sampling["adapter"] = adapter.stem or "adapter"
     adapters = None if adapter is None else {sampling["adapter"]: adapter}
     with loaded(model, settings, adapters) as llm:
-        _check_generates(llm)
+        _check_generates(llm, model)
         statistics = StatisticsReader(llm, settings, shown=stats)
         if prompt is None:
             chat(llm, sampling, system=system, statistics=statistics)
@@ -129,13 +129,13 @@ def command(
                 note(f"the answer ended where the context of {llm.model.context_length:,} tokens is full")
 
 
-def _check_generates(llm: LLM) -> None:
-    """UsageError that names the command for a model that generates nothing."""
+def _check_generates(llm: LLM, given: str | None) -> None:
+    """UsageError that names the command for a model, `given` so, that generates nothing."""
     tasks = llm.model.tasks
     if "generate" in tasks:
         return
     name, commands = llm.model.name, dict.fromkeys(filter(None, map(TASK_COMMANDS.get, tasks)))
-    remedy = ", ".join(f"`headrace {command} --model {name}`" for command in commands)
+    remedy = ", ".join(f"`headrace {command} --model {given or name}`" for command in commands)
     raise UsageError(
         f"{name} generates no text, it can {can_do(tasks)}" + (f": use {remedy}" if remedy else ""),
         param="model",
