@@ -211,6 +211,9 @@ def test_models_say_what_they_can_do(decoder: Running, classifier: Running) -> N
     reply = decoder.http().post("/v1/classify", json={"input": "a"})
     assert reply.status_code == 400
     assert "cannot classify texts, it can generate text" in reply.json()["error"]["message"]
+    reply = decoder.http().post("/pooling", json={"input": "a"})
+    assert reply.status_code == 400
+    assert "cannot embed texts, it can generate text" in reply.json()["error"]["message"]
     reply = classifier.http().post("/v1/rerank", json={"query": "a", "documents": ["b"]})
     assert reply.status_code == 400
     assert "a reranker has one score" in reply.json()["error"]["message"]

@@ -149,8 +149,9 @@ def test_layers_that_predict_further_tokens_are_left_out(tmp_path: Path) -> None
     ],
 )
 def test_heads_of_other_tasks_are_refused(tmp_path: Path, golden: str, name: str) -> None:
-    with pytest.raises(UnsupportedModel, match=rf"architectures is '{name}', .* another task"):
+    with pytest.raises(UnsupportedModel, match=rf"architectures is '{name}', .* another task") as caught:
         plan(changed(tmp_path, golden, architectures=[name]))
+    assert ("ForSequenceClassification" in str(caught.value)) == golden.startswith("encoders")
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,11 @@ def check_architecture(config: Config, *, encodes: bool) -> None:
     names = texts(config, "architectures") or ()
     if not names or any(_runs(name, encodes) for name in names):
         return
-    wanted = "...Model, ...ForMaskedLM or ...ForCausalLM" if encodes else "...ForCausalLM or ...Model"
+    wanted = (
+        "...Model, ...ForSequenceClassification, ...ForTokenClassification, ...ForMaskedLM or ...ForCausalLM"
+        if encodes
+        else "...ForCausalLM or ...Model"
+    )
     raise UnsupportedModel(
         f"config.json: architectures is {', '.join(names)[:120]!r}, a model with the head of another task,"
         f" which is not supported: use a checkpoint of {wanted}"

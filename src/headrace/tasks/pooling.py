@@ -41,7 +41,8 @@ async def pool(
 
     Raises InvalidRequest where the model does not do the task, or generates text.
     """
-    async with runner.lease(name, call, *((task,) if task else _TASKS)) as model:
+    able = (task,) if task else ("embed", *_TASKS)  # an error names the first
+    async with runner.lease(name, call, *able) as model:
         asked: PoolingTask = task or next(one for one in _TASKS if one in model.tasks)
         scores = asked in ("classify", "token_classify")
         if scores and dimensions is not None:
