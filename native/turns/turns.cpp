@@ -230,13 +230,16 @@ double Turns::begin(int index, const TurnAsk& ask) {
   return now_s - asked_s;
 }
 
-// Cores of the dead, and those that were reserved for too long or for one of a worse tier than this one that waits.
+// Cores of the dead and of turns that take too long, and those that were reserved for too long or for one of a worse
+// tier than this one that waits.
 void Turns::free_lost(int index, double now_s) {
   const int tier = slot(index).ask.tier;
   for (int other = 0; other < arena_->top; ++other) {
     Slot& one = slot(other);
     if (one.holds == 0 && one.reserved == 0) continue;
-    if (!lives(other) || one.reserved == 0) continue;
+    if (!lives(other)) continue;
+    if (one.holds > 0 && now_s - one.began_s > kLendS) one.holds = 0;  // a stopped process cannot end its turn
+    if (one.reserved == 0) continue;
     const bool late = now_s >= one.reserved_until_s;
     if (late) one.rest = kRest;
     if (late || tier < one.ask.tier) one.reserved = 0;
@@ -370,6 +373,7 @@ void Turns::grant_all(double now_s, int self) {
     Slot& one = slot(next);
     one.holds = std::min(part.cores, free);
     one.waits = false;
+    one.began_s = now_s;
     arena_->granted_s[one.ask.tier] = now_s;
     if (next == self) continue;
     one.woken.fetch_add(1, std::memory_order_relaxed);

@@ -45,7 +45,8 @@ struct TurnUse {
 //
 // All state is under one robust mutex. Every member holds another as long as its thread lives. Those that wait look
 // every kLookS whether those that have turns still do, and go on where they do not: no other process has to notice a
-// death, which leaves nothing to repair.
+// death, which leaves nothing to repair. A turn that takes longer than kLendS, as that of a stopped process does, keeps
+// nobody waiting any longer: its cores are granted to others too, and its loop computes on beside them if it can.
 class Turns {
  public:
   static constexpr int kSlots = 64;
@@ -54,6 +55,7 @@ class Turns {
   static constexpr double kReserveS = 2e-3;
   static constexpr double kAwayS = 1e-2;
   static constexpr double kLookS = 2e-3;
+  static constexpr double kLendS = 2.0;
 
   // Maps the arena in the file `fd` (of `bytes()` zeros when it is new), or one of this process alone with -1. Who
   // makes it says how many cores it has; 0: those that it may run on.

@@ -16,6 +16,7 @@ import pytest
 from headrace import _native
 from headrace.engine.turns import SharedTurns, TurnAsk, joined
 from headrace.workers.spawn import TURNS_FILE_BYTES, turns_file
+from stopped import stop
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="turns between processes need Linux")
 
@@ -253,6 +254,23 @@ def test_a_process_that_dies_in_its_turn_frees_it(fd: int, how: signal.Signals) 
     turns.leave(slot)
     killer.join()
     victim.communicate()
+
+
+def test_a_process_that_is_stopped_in_its_turn_holds_others_up_for_two_seconds_only(fd: int) -> None:
+    turns = _native.Turns(fd)
+    slot = turns.join()
+    victim = member(fd, "says", work_s=0.2, seconds=0.2)
+    go(victim)
+    assert victim.stdout is not None and victim.stdout.readline() == "has the turn\n"
+    stop(victim.pid)
+    turns.begin(slot, 1, math.inf, 0.0)  # would wait for ever
+    turns.end(slot, True)
+    assert turns.begin(slot, 1, math.inf, 0.0) < 1.0  # later turns do not wait for it again
+    turns.end(slot, False)
+    turns.leave(slot)
+    victim.send_signal(signal.SIGCONT)
+    said = victim.communicate("\n", timeout=30)[0].splitlines()
+    assert float(said[-1]) > 0.1  # it has ended its turns as if nothing had been
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
