@@ -31,6 +31,7 @@ from headrace.tasks.pii.analyzer import Analyzer
 from headrace.tasks.pii.model_entities import model_findings
 from headrace.tasks.pii.recognizer import RecognizerResult
 from headrace.tasks.pii.redaction import Redactor
+from headrace.tasks.pii.same_values import everywhere
 from headrace.tasks.pii.streaming import StreamingRestorer
 
 LOG = logging.getLogger("headrace.gateway")
@@ -80,6 +81,7 @@ class PrivacyCheck:
         if not found or not redacts:
             return Private(tuple(sorted(found)), None if found else request)
         redactor = Redactor(Analyzer())
+        models = await asyncio.to_thread(everywhere, list(_said(request)), models)
         shown = await asyncio.to_thread(_redacted, request, redactor, models)
         still = _searched(shown)
         left = await asyncio.to_thread(_labels, still) or any(text in models for text in still)
@@ -100,6 +102,17 @@ def _searched(request: GenerationRequest) -> list[str]:
     is, in another message, too."""
     texts = list(dict.fromkeys(_texts(request)))
     return [*texts, "\n".join(texts)]
+
+
+def _said(request: GenerationRequest) -> Iterator[str]:
+    """Texts that are said, not given: instructions and tools are those of a program, and stay the same
+    whatever somebody says to it."""
+    if isinstance(request, CompletionRequest):
+        yield from (one for one in (*request.prompts, request.suffix) if isinstance(one, str))
+    for one in request.messages if isinstance(request, ChatRequest) else ():
+        if one.role not in ("system", "developer"):
+            yield from (text for text in (one.content, one.reasoning) if text)
+            yield from _arguments(one)
 
 
 def _texts(value: object, *, numbers: bool = True) -> Iterator[str]:
