@@ -226,7 +226,7 @@ class Adapting:
         if name is not None and not serves(name) and not is_remote(name):
             raise UsageError(
                 f"adapt.judge is {name!r}, which is not served: add [models.{name}], start with "
-                "--load-on-demand, or name PROVIDER/MODEL of a table of [providers]"
+                "--load-on-demand, or name PROVIDER/MODEL of a table of [providers] that has direct = true"
             )
         wanted = {"detector": self._settings.detector, "encoder": self._settings.encoder}
         if self._settings.base is not None:

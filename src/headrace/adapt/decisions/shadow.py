@@ -82,9 +82,13 @@ class Prospect(Struct, frozen=True, kw_only=True):
             f"task {self.task} ({self.name}): student {self.student} ({self.rung}) is {self.state}: it "
             f"answers {self.answered:.0%} of the requests, so that you pay {paid:.0%} of today's "
             f"${self.usd_per_month:,.2f} a month, and saves ${self.saves_usd_per_month:,.2f} at present "
-            f"traffic{self._machine}; quality differs by {self.difference:+.1%}, more than "
-            f"{self.lower:+.1%} at 95 % ({self.examples:,} examples)"
+            f"traffic{self._machine}; "
         )
+        if self.examples:
+            text += f"quality differs by {self.difference:+.1%}, more than {self.lower:+.1%} at 95 % "
+            text += f"({self.examples:,} examples)"
+        else:
+            text += "its quality is not measured yet: no requests came since it was made"
         if self.judge is not None:
             text += f"; {self.judge.line}"
         if self.slices:

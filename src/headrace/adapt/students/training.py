@@ -38,7 +38,7 @@ from headrace.adapt.students.ladder import (
 from headrace.adapt.students.registry import Card, Registry, card_of, new_student, report_of
 from headrace.adapt.students.rungs.folders import ModelFolders
 from headrace.adapt.students.rungs.lora import lessons_of, tried_writer, why_not
-from headrace.adapt.students.rungs.outcome import RungTried
+from headrace.adapt.students.rungs.outcome import RungTried, are_texts
 from headrace.adapt.students.rungs.served import remove_adapters
 from headrace.adapt.students.rungs.tagger import tried_tagger
 from headrace.adapt.students.rungs.teaching import ADAPTER, WHOLE, AdapterPlace, keep_only, students_folder
@@ -131,6 +131,8 @@ class Ladder:
         self.results: list[RungResult] = []
         self.best: RungTried | None = None
         self._looked_s = -math.inf
+        self.has_texts = True
+        """Whether answers are free text, which a judge may compare."""
 
     @property
     def makes(self) -> bool:
@@ -189,7 +191,7 @@ class Ladder:
             )
         if row.evaluator:
             return row.evaluator == "judge"
-        return judge is not None and not row.form and not is_certified
+        return judge is not None and self.has_texts and not row.form and not is_certified
 
     def told(self) -> str:
         """Why nothing of it can be certified."""
@@ -258,6 +260,8 @@ class Ladder:
     def _noted(self, rung: Rung, note: AdapterNote) -> None:
         if note.kind == "step":
             note_stage(self._store.database, self._task, f"{rung} step {note.step} of {note.steps}")
+        elif note.kind == "made":
+            note_stage(self._store.database, self._task, f"{rung} answers later examples")
 
     def _is_busy(self) -> bool:
         if time.monotonic() - self._looked_s >= LOOK_S:
@@ -305,6 +309,7 @@ def train(
             makes=ladder.makes,
             stops=rung is None,
         )
+        ladder.has_texts = are_texts(examples)
         ladder.is_judged(is_certified=True)  # raises where there should be a judge, and is none
         ladder.chose(results, parts, problem)
         for one in LADDER[len(RUNGS) :]:

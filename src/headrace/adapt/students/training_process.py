@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -33,6 +33,7 @@ from headrace.isolation.parent import end_with_reader
 from headrace.storage.database import Database
 
 NICE = 19
+WAITING_S = 1.0
 MODULE = "headrace.adapt.students.training_process"
 
 
@@ -89,9 +90,10 @@ class TrainingProcess:
         """Its process."""
         return self._process.pid
 
-    def result(self) -> tuple[str, Card]:
-        """The student; InvalidRequest where none can be made, TrainingEnded where it was ended."""
-        said, _ = self._process.communicate()
+    def result(self, waiting: Callable[[], None] | None = None) -> tuple[str, Card]:
+        """The student; InvalidRequest where none can be made, TrainingEnded where it was ended. `waiting` is
+        called about every second until then."""
+        said = self._said(waiting)
         code = self._process.returncode
         try:
             found = msgspec.json.decode(said, type=TrainedStudent)
@@ -104,6 +106,14 @@ class TrainingProcess:
         if found.card is None:
             raise InvalidRequest(found.error, param="task")
         return found.student, found.card
+
+    def _said(self, waiting: Callable[[], None] | None) -> bytes:
+        while True:
+            try:
+                return self._process.communicate(timeout=None if waiting is None else WAITING_S)[0]
+            except subprocess.TimeoutExpired:
+                assert waiting is not None
+                waiting()
 
     def stop(self) -> None:
         """End it; what it has done stays."""

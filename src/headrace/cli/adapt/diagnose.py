@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from headrace.adapt.decisions.diagnosis import Diagnosis, diagnose
+from headrace.adapt.decisions.diagnosis import Diagnosis, RungReach, diagnose
 from headrace.cli.adapt.opened import opened_task
 from headrace.cli.flags import takes_settings
 from headrace.cli.terminal import JsonFlag, print_json, print_table, printable
@@ -34,6 +34,12 @@ def command(
     print_json(msgspec.to_builtins(found)) if json else _print(found)
 
 
+def _figures(one: RungReach) -> tuple[str, str, str]:
+    if not one.tried:
+        return ("-", "-", "-")
+    return (f"{one.tried:,}", f"{one.right:.1%}", f"{one.share:.1%}")
+
+
 def _print(found: Diagnosis) -> None:
     print(f"{found.task} {printable(found.name)}: {found.examples:,} examples, ${found.usd:.4f}")
     times = f"{found.median_s:.2f} s by the median, {found.slow_s:.2f} s at 95 %"
@@ -42,10 +48,7 @@ def _print(found: Diagnosis) -> None:
     failed = [(one.kind, f"{one.count:,}", ", ".join(one.replies)) for one in found.failures]
     if failed:
         print_table(failed, header=("WENT WRONG", "TIMES", "REPLIES"), fit=True)
-    rungs = [
-        (one.rung, f"{one.tried:,}", f"{one.right:.1%}", f"{one.share:.1%}", one.problem)
-        for one in found.rungs
-    ]
+    rungs = [(one.rung, *_figures(one), one.problem) for one in found.rungs]
     if rungs:
         print_table(rungs, header=("STUDENT", "TRIED", "RIGHT", "MAY ANSWER", ""), fit=True)
     groups = [(str(one.group), f"{one.examples:,}", f"{one.right:.1%}") for one in found.groups]

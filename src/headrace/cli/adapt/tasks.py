@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from functools import partial
 from typing import Annotated, Any
 
@@ -14,11 +15,13 @@ from headrace.adapt.traffic.tasks import TaskView, find_groups, task_views
 from headrace.cli.adapt.opened import opened_store
 from headrace.cli.flags import takes_settings
 from headrace.cli.load_progress import loaded
-from headrace.cli.terminal import JsonFlag, print_json, print_table, status
+from headrace.cli.terminal import JsonFlag, print_json, print_table, printable, status
 from headrace.config.adapt_settings import read_adapt
 from headrace.config.settings import MODEL_SETTINGS, Settings
 from headrace.errors import UsageError
 
+SHOWN = 60
+"""Characters of instructions."""
 HELP = """Find the tasks in what was collected, and list them; those that cost most come first.
 
 Requests of one program are one task: their instructions without variables, tools, form of answer, endpoint
@@ -85,10 +88,16 @@ def _show(views: list[TaskView], json: bool, *, with_groups: bool) -> None:
         print_json(msgspec.to_builtins(views))
         return
     rows: list[Any] = [
-        (one.id, f"{one.examples:,}", f"{one.usd:.4f}", str(len(one.groups)), one.key_group, one.name)
+        (
+            *(one.id, f"{one.examples:,}", f"{one.usd:.4f}", str(len(one.groups)), one.key_group, one.name),
+            textwrap.shorten(one.instructions, SHOWN, placeholder=" …"),
+        )
         for one in views
     ]
-    print_table(rows, header=("TASK", "EXAMPLES", "$", "GROUPS", "OF", "NAME"), fit=True)
+    print_table(rows, header=("TASK", "EXAMPLES", "$", "GROUPS", "OF", "NAME", "INSTRUCTIONS"), fit=True)
     if with_groups:
+        for view in views:
+            print(f"{view.endpoint}, ${view.usd:,.4f}, {view.per_day:,.0f} requests a day")
+            print(f"instructions: {printable(' '.join(view.instructions.split())) or 'none'}")
         groups = [(str(one.number), f"{one.size:,}", one.name) for view in views for one in view.groups]
         print_table(groups, header=("GROUP", "SIZE", "NAME"), fit=True)

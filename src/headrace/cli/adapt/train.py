@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from typing import Annotated
 
@@ -9,16 +10,18 @@ import typer
 
 from headrace.adapt.actions import Trained, plain
 from headrace.adapt.schema import adapt_file
-from headrace.adapt.students.registry import RungReport
+from headrace.adapt.students.checkpoints import running_trainings
+from headrace.adapt.students.registry import Card, RungReport
 from headrace.adapt.students.rungs.folders import folders_of
 from headrace.adapt.students.student import Rung
 from headrace.adapt.students.training_process import TrainingProcess
 from headrace.adapt.traffic.tasks import embed_examples
-from headrace.cli.adapt.opened import opened_task, weights_here
+from headrace.cli.adapt.opened import opened_store, opened_task, weights_here
 from headrace.cli.flags import takes_settings
 from headrace.cli.terminal import JsonFlag, print_json, print_table, status
 from headrace.config.settings import MODEL_SETTINGS, Settings
 
+GOES_ON = "; it can be interrupted, and goes on the next time"
 HELP = """Make a student of a task: of all kinds that can be certified the one that may answer most.
 
 Tried in this order, each only where those before leave requests that are worth its time: the same question
@@ -53,27 +56,40 @@ def command(
         embed_examples(opened.store.database, opened.adapt.encoder, opened.embed, task=wanted.id)
         here = partial(weights_here, settings=settings)
         folders = folders_of(opened.store, wanted.id, opened.adapt, here)
-    with status() as shown:
-        shown("trying the ladder; it can be interrupted, and goes on the next time")
+    with status() as shown, opened_store(settings) as store:
+        shown(f"trying the ladder{GOES_ON}")
+
+        def waiting() -> None:
+            for one in running_trainings(store.database):
+                if one.task == wanted.id:
+                    shown(f"{one.stage}, for {time.time() - one.started_s:,.0f} s{GOES_ON}")
+
         process = TrainingProcess(adapt_file(settings.store_file), wanted.id, opened.adapt, folders, rung)
         try:
-            name, card = process.result()
+            name, card = process.result(waiting)
         finally:
             process.stop()
     if json:
         print_json(plain(Trained(student=name, task=wanted.id, card=card)))
         return
     learned = f"{card.lessons:,} examples" + (f" with {card.answers:,} answers" if card.answers else "")
-    print(
-        f"student {name} of task {wanted.id}: {card.rung}, from {learned}; it may answer {card.share:.0%} of "
-        f"{card.held_out:,} later ones"
-    )
+    print(f"student {name} of task {wanted.id}: {card.rung}, from {learned}; {_reach(card)}")
     print_table(
         [_row(one) for one in card.report],
         header=("RUNG", "RIGHT", "MAY ANSWER", "SECONDS", "BYTES", ""),
         fit=True,
     )
     print(f"judge it by real traffic: headrace adapt shadow {wanted.id}")
+
+
+def _reach(card: Card) -> str:
+    if card.evaluator == "equal":
+        return f"it may answer {card.share:.0%} of {card.held_out:,} later ones"
+    equal = next(one.score for one in card.report if one.rung == card.rung)
+    return (
+        f"of what it says to later ones {equal:.0%} equal the known answers; a judge will compare the "
+        "others, and no certificate chooses among them"
+    )
 
 
 def _row(one: RungReport) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 
@@ -43,6 +44,18 @@ def learnable(examples: Sequence[TaskExample]) -> list[TaskExample]:
     return [
         one for one in examples if 0 < len(one.answer) <= MAX_ANSWER and not PLACEHOLDER.search(one.answer)
     ]
+
+
+def are_texts(examples: Sequence[TaskExample]) -> bool:
+    """Whether answers are free text; where half are objects or lists of JSON, equality says enough."""
+    return 2 * sum(_is_data(one.answer) for one in examples) < len(examples)
+
+
+def _is_data(answer: str) -> bool:
+    try:
+        return isinstance(json.loads(answer), dict | list)
+    except (ValueError, RecursionError):
+        return False
 
 
 def by_time(examples: Sequence[TaskExample]) -> Split:
