@@ -49,8 +49,7 @@ def test_a_quality_that_nobody_has_measured_is_not_told(store: ExampleStore) -> 
 
 @pytest.mark.parametrize(("answer", "is_judged"), [('{"to": ["%d"]}', False), ("Go to %d.", True)])
 def test_a_judge_compares_texts_and_no_data(store: ExampleStore, answer: str, is_judged: bool) -> None:
-    for number in range(40):
-        task = fill(store, 1, first=number, answer=answer % number)
+    [task] = {fill(store, 1, first=number, answer=answer % number) for number in range(40)}
     embed_examples(store.database, SETTINGS.encoder, words, task=task)
     ladder = Ladder(store, task, SETTINGS, "s-1", ModelFolders(), lambda: None, None)
     ladder.has_texts = are_texts(task_examples(store.database, task, SETTINGS.encoder))
