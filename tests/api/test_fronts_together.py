@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -79,3 +80,63 @@ def test_what_each_has_of_requests_says_so(pair: Pair) -> None:
     assert reply.status_code == 200 and "of this server alone" in reply.headers["x-headrace-warnings"]
     refused = one.http().delete("/v1/requests/req_1").json()["error"]
     assert refused["code"] == "one_front_only"
+    headers = {"idempotency-key": "abcdefgh"}
+    refused = one.http().post("/v1/responses", json={"input": "a"}, headers=headers).json()["error"]
+    assert refused["code"] == "one_front_only"
+    assert one.http().get("/v1/vector_stores").json()["error"]["code"] == "one_front_only"
+
+
+def chat(server: Running, key: str, **more: Any) -> Any:
+    messages: Any = [{"role": "user", "content": "a"}]
+    client = server.openai(api_key=key)
+    return client.chat.completions.create(model="fake/model", messages=messages, **({"max_tokens": 4} | more))
+
+
+def test_requests_are_counted_over_both(pair: Pair) -> None:
+    servers = pair(api_key="k1,k2", key_rpm=6)
+    for number in range(6):
+        chat(servers[number % 2], "k1")
+    for server in servers:
+        with pytest.raises(openai.RateLimitError, match="6 requests per minute"):
+            chat(server, "k1")
+    chat(servers[1], "k2")
+
+
+def test_tokens_are_counted_over_both_and_come_back(pair: Pair) -> None:
+    one, other = pair(api_key="k1", key_tpm=1000)
+    client = slow(one).openai(api_key="k1")
+    with client.responses.create(model="fake/model", input="a", max_output_tokens=900, stream=True) as stream:
+        next(iter(stream))
+        with pytest.raises(openai.RateLimitError, match="tokens per minute"):
+            chat(other, "k1", max_tokens=500)
+    until(lambda: is_free(other, max_tokens=500))  # what was set aside and not used
+
+
+def test_requests_at_a_time_are_counted_over_both(pair: Pair) -> None:
+    one, other = pair(api_key="k1", key_max_concurrency=1)
+    slow(one)
+    client = one.openai(api_key="k1")
+    with client.responses.create(model="fake/model", input="a", stream=True) as stream:
+        next(iter(stream))
+        for server in (one, other):
+            with pytest.raises(openai.RateLimitError, match="at most 1 may be"):
+                chat(server, "k1")
+    until(lambda: one.model.engine.cancelled)
+    until(lambda: is_free(other))
+    one.model.engine.pause_s = 0.0
+    chat(one, "k1")
+
+
+def until(found: Callable[[], object]) -> None:
+    end_s = time.monotonic() + 20
+    while not found():
+        assert time.monotonic() < end_s
+        time.sleep(0.02)
+
+
+def is_free(server: Running, key: str = "k1", **more: Any) -> bool:
+    try:
+        chat(server, key, **more)
+    except openai.RateLimitError:
+        return False
+    return True

@@ -81,6 +81,7 @@ def test_settings_that_only_one_would_count_are_refused(given: dict[str, Any], s
         check_fronts(Settings(cluster=FRONTS, **given))
 
 
-def test_a_common_ledger_makes_budgets_common() -> None:
-    settings = Settings(cluster=FRONTS, budgets={"a": {"usd_per_day": 1}}, ledger="postgresql://db/h")
-    check_fronts(settings)
+def test_a_common_ledger_makes_budgets_and_limits_common() -> None:
+    common: dict[str, Any] = {"cluster": FRONTS, "ledger": "postgresql://db/h"}
+    check_fronts(Settings(budgets={"a": {"usd_per_day": 1}}, **common))
+    check_fronts(Settings(key_rpm=5, key_tpm=5, key_max_concurrency=5, **common))

@@ -17,6 +17,7 @@ from headrace.storage.database import Database
 from headrace.storage.deletion import delete_everywhere
 from headrace.storage.files import Files
 from headrace.storage.idempotent_replies import IdempotentReplies, KeptReply
+from headrace.storage.key_use import KeyUse
 from headrace.storage.keys import KeyLimits, Keys
 from headrace.storage.provider_lines import ProviderLines
 from headrace.storage.responses import Responses, StoredItem
@@ -172,6 +173,21 @@ def test_work_is_of_one_server_until_it_ends_or_is_not_heard_of(
     assert one.held()
     monkeypatch.setattr(claim, "LEASE_S", 0.0)  # asks again at once
     assert not other.held()
+
+
+def test_requests_of_a_server_that_was_killed_count_no_longer(two: tuple[SqlStore, SqlStore]) -> None:
+    one, other = (KeyUse(store) for store in two)
+    one.keep_calls("o", 2)
+    other.keep_calls("o", 1)
+    other.keep_calls("p", 5)
+    assert other.open_calls("o") == 3
+    two[0].execute("UPDATE key_calls SET until_s = until_s - 16")
+    assert other.open_calls("o") == 0
+    other.still_open()
+    assert one.open_calls("o") == 1
+    one.keep_bucket("o", "tokens", -2.5, 1.0)
+    one.keep_bucket("o", "tokens", 3.5, 2.0)
+    assert other.bucket("o", "tokens") == (3.5, 2.0) and other.bucket("o", "requests") is None
 
 
 def test_a_text_that_postgresql_does_not_keep_is_refused(two: tuple[SqlStore, SqlStore]) -> None:

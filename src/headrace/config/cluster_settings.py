@@ -212,10 +212,10 @@ def check_fronts(settings: Settings) -> None:
     if found is None or found.fronts == 1:
         return
     for name in ("key_rpm", "key_tpm", "key_max_concurrency"):
-        if getattr(settings, name) is not None:
+        if getattr(settings, name) is not None and settings.ledger is None:
             raise UsageError(
-                f"{name} is counted by each server alone, and fronts is {found.fronts}: limit requests in "
-                "the proxy before them, or spending with budgets and ledger",
+                f"{name} is counted by each server alone, and fronts is {found.fronts}: set ledger to the "
+                "postgresql://… of all of them, or limit requests in the proxy before them",
                 param=name,
             )
     if settings.budgets and settings.ledger is None:

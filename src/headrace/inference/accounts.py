@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from copy import copy
 
 from msgspec.structs import replace
@@ -41,15 +42,22 @@ class Bucket:
         self._level = float(limit)
         self._at_s = now_s
 
+    @property
+    def state(self) -> tuple[float, float]:
+        """Units that were there, and when."""
+        return self._level, self._at_s
+
+    def restore(self, state: tuple[float, float] | None) -> None:
+        """Put it into a state, None: full."""
+        self._level, self._at_s = (float(self.limit), self._at_s) if state is None else state
+
     def level(self, now_s: float) -> float:
         """Units that are there."""
-        self._level = min(self.limit, self._level + (now_s - self._at_s) * self.limit / MINUTE_S)
-        self._at_s = now_s
-        return self._level
+        return min(self.limit, self._level + (now_s - self._at_s) * self.limit / MINUTE_S)
 
     def take(self, amount: float, now_s: float) -> None:
         """Use units, or with a negative amount give them back."""
-        self._level = min(self.limit, self.level(now_s) - amount)
+        self._level, self._at_s = min(self.limit, self.level(now_s) - amount), now_s
 
     def wait_s(self, amount: float, now_s: float) -> float:
         """Seconds until `amount` units are there."""
@@ -116,6 +124,15 @@ class Account:
         self._requests = None if per_minute is None else Bucket(per_minute, now_s)
         self._tokens = None if tokens is None else Bucket(tokens, now_s)
         self._kept = 0.0  # of each bucket: a share that is left to others
+
+    is_shared = False
+    """Whether several servers count it together: then `enter_shared` and `reserve_shared` do."""
+
+    async def enter_shared(self, held: ExitStack) -> None:
+        """`enter` where several servers count together, until `held` is closed."""
+
+    async def reserve_shared(self, tokens: int) -> None:
+        """`reserve` where several servers count together."""
 
     def may(self, scope: Scope) -> bool:
         """Whether its key has the scope; `admin` includes the others."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import ExitStack, contextmanager
 
 from headrace.errors import ModelLoading, Overloaded
 from headrace.inference.call_context import CallContext
-from headrace.inference.handler import EventBatches, Handler, Unchanged
+from headrace.inference.handler import Batch, EventBatches, Handler, Unchanged
 from headrace.inference.requests import InferenceRequest
 
 
@@ -30,6 +30,10 @@ class AdmissionGate:
     def calls(self) -> tuple[CallContext, ...]:
         """Those in progress."""
         return tuple(self._admitted)
+
+    def has(self, call: CallContext) -> bool:
+        """Whether a call is one of them."""
+        return call in self._admitted
 
     def check_started(self) -> None:
         """Raise ModelLoading until the default model has loaded for the first time."""
@@ -94,7 +98,13 @@ class AdmissionHandler:
 
     def handle(self, request: InferenceRequest, call: CallContext) -> EventBatches:
         """See `Handler.handle`."""
+        is_counted = not call.account.is_shared or self._gate.has(call)
         with ExitStack() as entered:
             entered.enter_context(self._gate.admitted(call))
             batches = self._inner.handle(request, call)
-            return Unchanged(batches, ended=entered.pop_all().close)
+            held = entered.pop_all()
+
+            def count(_: Batch) -> Awaitable[None]:
+                return call.account.enter_shared(held)
+
+            return Unchanged(batches, first=None if is_counted else count, ended=held.close)

@@ -10,6 +10,8 @@ from headrace.inference.events import InferenceEvent, Prepared
 from headrace.inference.requests import InferenceRequest
 
 Batch = Sequence[InferenceEvent]
+Look = Callable[[Batch], Awaitable[None] | None]
+"""What sees a batch, before those do that come after."""
 
 
 class EventBatches(Protocol):
@@ -56,8 +58,8 @@ class Unchanged:
         batches: EventBatches,
         *,
         ended: Callable[[], None],
-        first: Callable[[Batch], None] | None = None,
-        started: Callable[[Batch], None] | None = None,
+        first: Look | None = None,
+        started: Look | None = None,
     ) -> None:
         self._batches = batches
         self._ended: Callable[[], None] | None = ended
@@ -74,7 +76,9 @@ class Unchanged:
         batch = await self._batches.__anext__()
         look = self._looks.pop()
         if look is not None:
-            look(batch)
+            waiting = look(batch)
+            if waiting is not None:
+                await waiting
         return batch
 
     async def aclose(self) -> None:

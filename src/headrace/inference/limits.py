@@ -3,7 +3,7 @@ urgency; how long a model stays in memory."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 
 from msgspec.structs import replace
 
@@ -25,12 +25,20 @@ class LimitsHandler:
         request = _allowed(request, call)
         reserved, before = 0, len(call.usages)
 
-        def reserve(first: Batch) -> None:
+        def reserve(first: Batch) -> Awaitable[None] | None:
             nonlocal reserved
             [prepared] = first
             assert isinstance(prepared, Prepared)
             cost = _cost(request, prepared)
+            if call.account.is_shared:
+                return reserve_shared(cost)
             call.account.reserve(cost)
+            reserved = cost
+            return None
+
+        async def reserve_shared(cost: int) -> None:
+            nonlocal reserved
+            await call.account.reserve_shared(cost)
             reserved = cost
 
         def settle() -> None:

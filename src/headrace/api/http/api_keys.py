@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -18,6 +19,8 @@ from headrace.api.http.call_context import HttpCall
 from headrace.config.settings import Settings
 from headrace.errors import StoreError
 from headrace.inference.accounts import Account, configured_limits
+from headrace.inference.shared_accounts import SharedAccount, SharedUse
+from headrace.storage.key_use import KeyUse
 from headrace.storage.keys import KeyLimits, Keys, Scope, StoredKey, digest_of
 from headrace.storage.sql_store import SqlStore
 
@@ -51,14 +54,15 @@ class KeyRing:
         self._clock = clock
         self._defaults = configured_limits(settings)
         self._pepper = secrets.token_bytes(32)
-        self._configured = self._accounts(settings, {})
+        self._shared = None if database.shared_clock is None else SharedUse(KeyUse(database))
         self._keys = Keys(database)
+        self._configured = self._accounts(settings, {})
         self._stored = _StoredKeys()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-keys")
         self._reading: asyncio.Future[None] | None = None
         self._read_once = False
         self._refreshed_s = -REFRESH_S
-        self.everybody = Account("", self._defaults)
+        self.everybody = self._new("", self._defaults)
         """Whose requests those are that need no key."""
 
     def configure(self, settings: Settings) -> None:
@@ -66,7 +70,7 @@ class KeyRing:
         limits, kept = configured_limits(settings), self._configured
         if limits != self._defaults:
             self._defaults, kept = limits, {}
-            self.everybody = Account("", limits)
+            self.everybody = self._new("", limits)
             stored = self._stored
             self._stored = replace(stored, accounts=self._accounts_of(stored.keys, {}))
         self._configured = self._accounts(settings, kept)
@@ -74,6 +78,8 @@ class KeyRing:
     def close(self) -> None:
         """Stop the thread."""
         self._thread.shutdown(wait=False, cancel_futures=True)
+        if self._shared is not None:
+            self._shared.close()
 
     @property
     def required(self) -> bool:
@@ -130,6 +136,11 @@ class KeyRing:
         if self._stored is stored:  # else the limits have changed: read again
             self._stored = read
 
+    def _new(self, name: str, limits: KeyLimits, **more: Any) -> Account:
+        if self._shared is None:
+            return Account(name, limits, **more)
+        return SharedAccount(name, limits, shared=self._shared, **more)
+
     def _accounts(self, settings: Settings, kept: Mapping[bytes, Account]) -> dict[bytes, Account]:
         """The accounts of the settings' keys, those of `kept` as they are where they may do the same."""
         found: dict[bytes, Account] = {}
@@ -137,7 +148,7 @@ class KeyRing:
             digest = digest_of(key.encode(), self._pepper)
             account = kept.get(digest)
             if account is None or account.may("admin") != (scope == "admin"):
-                account = Account(
+                account = self._new(
                     f"key {number}",
                     _limits(self._defaults, scope),
                     cache_salt=digest.hex()[:16],
@@ -163,7 +174,7 @@ class KeyRing:
             own.concurrency or defaults.concurrency,
             defaults.priority if own.priority is None else own.priority,
         )
-        return kept.get(key.digest) or Account(
+        return kept.get(key.digest) or self._new(
             key.name,
             limits,
             cache_salt=key.digest.hex()[:16],

@@ -163,6 +163,7 @@ class ServerMiddleware:
                         receive = found.receiving(receive, scope)
                         send = found.sending(send)
                     held.enter_context(self._service.gate.admitted(call))
+                    await call.account.enter_shared(held)
                     if self._service.journal is not None:
                         journaled = await self._service.journal.begin(call, scope)
                         if journaled is not None:

@@ -51,7 +51,7 @@ def check_front(call: HttpCall, headers: Headers, *, is_shared: bool) -> None:
         if call.method == "DELETE":
             raise _refused("what is to be deleted of a request", None)
         call.warn("requests", "of this server alone: each has a log of its own")
-    if IDEMPOTENCY_KEY in headers and not is_shared:
+    if IDEMPOTENCY_KEY in headers:
         raise _refused("replies of an Idempotency-Key", IDEMPOTENCY_KEY)
 
 
