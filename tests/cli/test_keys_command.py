@@ -34,6 +34,8 @@ def test_wrong_use(inside: Inside, tmp_path: Path) -> None:
     unknown = inside("keys", "rm", "bob", *store)
     assert (unknown.code, "no key named 'bob'" in unknown.stderr) == (1, True)
     assert inside("keys", "frobnicate", *store).code == 2
+    nowhere = inside("keys", "add", "a", "--fronts", "2", *store)
+    assert (nowhere.code, "--fronts needs --ledger" in nowhere.stderr) == (2, True)
 
 
 def test_scopes_of_a_key(inside: Inside, tmp_path: Path) -> None:

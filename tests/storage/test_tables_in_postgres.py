@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from headrace.errors import InvalidRequest, StoreBusy, StoreError
+from headrace.config.settings import Settings
+from headrace.errors import InvalidRequest, StoreBusy, StoreError, UsageError
 from headrace.storage import claim
 from headrace.storage.agent_runs import AgentRuns
 from headrace.storage.aliases import Alias, Aliases
@@ -19,6 +22,7 @@ from headrace.storage.files import Files
 from headrace.storage.idempotent_replies import IdempotentReplies, KeptReply
 from headrace.storage.key_use import KeyUse
 from headrace.storage.keys import KeyLimits, Keys
+from headrace.storage.ledger_store import check_keys
 from headrace.storage.provider_lines import ProviderLines
 from headrace.storage.responses import Responses, StoredItem
 from headrace.storage.sql_store import SqlStore
@@ -173,6 +177,20 @@ def test_work_is_of_one_server_until_it_ends_or_is_not_heard_of(
     assert one.held()
     monkeypatch.setattr(claim, "LEASE_S", 0.0)  # asks again at once
     assert not other.held()
+
+
+def test_a_server_with_keys_of_its_own_does_not_start_without_common_ones(url: str, tmp_path: Path) -> None:
+    settings = Settings(store=tmp_path / "s.sqlite3", ledger=url, cluster={"fronts": 2})
+    check_keys(settings)
+    own, common = Database(settings.store_file), PostgresDatabase(url, PARTS["STORE"])
+    Keys(own).add("a", KeyLimits())
+    check_keys(replace(settings, cluster=None))
+    with pytest.raises(UsageError, match="all servers share has none"):
+        check_keys(settings)
+    Keys(common).add("b", KeyLimits())
+    check_keys(settings)
+    for database in (own, common):
+        database.close()
 
 
 def test_requests_of_a_server_that_was_killed_count_no_longer(two: tuple[SqlStore, SqlStore]) -> None:

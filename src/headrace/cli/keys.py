@@ -62,6 +62,8 @@ def command(
     settings: Settings,
 ) -> None:
     """Run the subcommand; see HELP."""
+    if fronts is not None and fronts > 1 and settings.ledger is None:
+        raise UsageError("--fronts needs --ledger: where the servers have their keys", param="fronts")
     if fronts is not None:
         settings = replace(settings, cluster={**(settings.cluster or {}), "fronts": fronts})
     database = Database(settings.store_file)
