@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from headrace.config.settings import Settings
 from headrace.errors import InvalidRequest, StoreBusy, StoreError, UsageError
+from headrace.inference.batches.batch_files import publish
 from headrace.storage import claim
 from headrace.storage.agent_runs import AgentRuns
 from headrace.storage.aliases import Alias, Aliases
@@ -132,6 +133,39 @@ def test_batches_are_listed_run_and_ended(store: SqlStore) -> None:
     assert [batch.id for batch in batches.open()] == ids[1:]
     batches.delete("o", ids[0])
     assert batches.get("o", ids[0]) is None
+
+
+def test_a_batch_names_no_file_that_another_server_threw_away(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches, files = Batches(store), Files(store)
+    reply = b'{"response": {"body": {}}}'
+    made = batches.add(
+        "o",
+        [Line(1, "x", None, LineState.COMPLETED, reply)],
+        endpoint="/v1/responses",
+        input_file_id="f",
+        completion_window="24h",
+        window_s=60,
+        metadata=None,
+        files_expire_after_s=None,
+    )
+    batches.close(made.id, "completed")
+    append = Files.append
+
+    def overtaken(self: Files, file_id: str, place: int, data: bytes) -> None:
+        append(self, file_id, place, data)
+        files.forget_unfinished(made.id)  # as the other begins
+
+    with monkeypatch.context() as patch, pytest.raises(StoreError, match="another server writes"):
+        patch.setattr(Files, "append", overtaken)
+        publish(store, made, "completed")
+    batch = batches.get("o", made.id)
+    assert batch is not None and batch.ended_s is None
+    publish(store, made, "completed")
+    batch = batches.get("o", made.id)
+    assert batch is not None and batch.output_file_id is not None
+    assert b"".join(files.parts(batch.output_file_id)) == reply
 
 
 def test_responses_continue_each_other_and_are_deleted(store: SqlStore) -> None:

@@ -68,9 +68,9 @@ class Files:
                 "INSERT INTO file_parts SELECT number, ?, ? FROM files WHERE id = ?", (place, data, file_id)
             )
 
-    def finish(self, file_id: str) -> None:
-        """Mark the file as complete and make it visible."""
-        self._database.execute("UPDATE files SET unfinished_of = NULL WHERE id = ?", (file_id,))
+    def finish(self, file_id: str) -> bool:
+        """Mark the file as complete and make it visible; whether it is there."""
+        return self._database.execute("UPDATE files SET unfinished_of = NULL WHERE id = ?", (file_id,)) > 0
 
     def forget_unfinished(self, maker: str) -> None:
         """Delete files that `maker` began and did not finish."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from headrace.errors import StoreError
 from headrace.inference.batches.batch_lines import unfinished_line
 from headrace.storage.batches import Batches, LineState, StoredBatch
 from headrace.storage.files import PART_BYTES, Files
@@ -42,6 +43,7 @@ def publish(database: SqlStore, batch: StoredBatch, outcome: str) -> None:
     """Write the files of a batch none of whose lines will run any more, and end it.
 
     Part by part, so that others get at the store meanwhile; what an earlier attempt left is thrown away.
+    StoreError where that was this one's, by a server that took over.
     """
     files, batches = Files(database), Batches(database)
     files.forget_unfinished(batch.id)
@@ -68,8 +70,8 @@ def publish(database: SqlStore, batch: StoredBatch, outcome: str) -> None:
     )
     with database.transaction():
         for lines_of in (outputs, errors):
-            if lines_of.file_id is not None:
-                files.finish(lines_of.file_id)
+            if lines_of.file_id is not None and not files.finish(lines_of.file_id):
+                raise StoreError(f"another server writes the files of {batch.id}")
         batches.publish(
             batch.id,
             output_file_id=outputs.file_id,
