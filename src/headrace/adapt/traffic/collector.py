@@ -154,10 +154,12 @@ class Collector:
     async def _give(self, given: FeedbackGiven) -> None:
         try:
             feedback, key = given.feedback, given.call.account.name
-            whose = {"is_admin": given.is_admin, "now_s": time.time()}
+            may, now_s = given.is_admin, time.time()
             if feedback.correction:
                 # First: one key's useless corrections, each searched by a model, would keep others waiting.
-                await self._threads.run(lambda: self.store.example_of(given.reply_id, key, **whose))
+                await self._threads.run(
+                    lambda: self.store.example_of(given.reply_id, key, is_admin=may, now_s=now_s)
+                )
                 asked = CompletionRequest(id="feedback", prompts=(feedback.correction,))
                 redacted = await self.redacted(asked, given.call)
                 if not isinstance(redacted, CompletionRequest):
@@ -166,7 +168,9 @@ class Collector:
                         param="correction",
                     )
                 feedback = replace(feedback, correction=str(redacted.prompts[0]))
-            await self._threads.run(lambda: self.store.give_feedback(given.reply_id, key, feedback, **whose))
+            await self._threads.run(
+                lambda: self.store.give_feedback(given.reply_id, key, feedback, is_admin=may, now_s=now_s)
+            )
         except Exception as error:
             if not given.done.done():
                 given.done.set_exception(error)
