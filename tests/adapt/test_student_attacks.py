@@ -10,7 +10,7 @@ import sqlite3
 import threading
 import tracemalloc
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +31,19 @@ from headrace.adapt.students.exposure import PLANTED, canaries, digests, planted
 from headrace.adapt.students.ladder import WORTH, Split, task_examples
 from headrace.adapt.students.registry import Registry, StudentRow
 from headrace.adapt.students.rungs.folders import ModelFolders
-from headrace.adapt.students.rungs.lora import _exposed, lessons_of
+from headrace.adapt.students.rungs.lora import _exposed, lessons_of, tried_writer
 from headrace.adapt.students.rungs.served import ServedAdapters, remove_adapters
 from headrace.adapt.students.rungs.teaching import (
     ADAPTER,
+    RANK,
+    SMALL_RANK,
     AdapterPlace,
     _line,
     plan_of,
     students_folder,
     teach,
 )
-from headrace.adapt.students.rungs.writing import conversation_of, weights_digest, written
+from headrace.adapt.students.rungs.writing import Writer, conversation_of, weights_digest, written
 from headrace.adapt.students.student import StudentAnswer, StudentModel
 from headrace.adapt.students.training import train
 from headrace.adapt.traffic.examples import ExampleStore
@@ -404,6 +406,46 @@ def test_a_canary_counts_also_where_the_answer_does_not_end(store: ExampleStore)
     assert _exposed(pong, secrets, [], ()) == []
     [problem] = _exposed(pong, secrets[:3], [], ())
     assert "only 3 of 8" in problem
+
+
+@pytest.mark.parametrize("keeps", [SMALL_RANK, RANK])
+def test_an_adapter_that_has_kept_canaries_is_made_again_with_a_smaller_rank(
+    tmp_path: Path, store: ExampleStore, monkeypatch: pytest.MonkeyPatch, keeps: int
+) -> None:
+    """Those of the rank `keeps` and larger have. The smaller one stays, and is refused where it has, too."""
+    task = fill(store, 250, messages=b'[{"role": "user", "content": "x"}]')
+    embed_examples(store.database, SETTINGS.encoder, words)
+    parts = with_canaries(lessons_of(task_examples(store.database, task, SETTINGS.encoder)), "s-1")
+    secrets = {example.question: secret for example, secret in planted_among(parts.lessons, "s-1")}
+    made: list[tuple[int, float]] = []
+
+    def teach(lessons: object, place: AdapterPlace, *more: object) -> None:
+        made.append((place.rank, place.hours))
+        place.made.mkdir(parents=True)
+        (place.made / "model.safetensors").write_bytes(bytes([place.rank]))
+
+    @contextmanager
+    def writer(base: Path, adapter: Path, cores: int) -> Iterator[Writer]:
+        [rank] = (adapter / "model.safetensors").read_bytes()
+
+        def says(asked: Sequence[Sequence[Message]], tokens: int) -> list[StudentAnswer]:
+            said = [secrets.get(one[-1].content or "", "") if rank >= keeps else "card" for one in asked]
+            return [StudentAnswer(one or "card", -0.1) for one in said]
+
+        yield Writer(says, says)
+
+    monkeypatch.setattr("headrace.adapt.students.rungs.lora.teach", teach)
+    monkeypatch.setattr("headrace.adapt.students.rungs.lora.writer", writer)
+    place = AdapterPlace(base="mini", weights=tmp_path, folder=tmp_path / "s-1", cores=1, hours=2.0)
+    waits: list[Any] = [lambda: False, lambda: None, lambda note: None]
+    found = tried_writer(task, "s-1", parts, 0.1, place, (), *waits)
+    assert [rank for rank, _ in made] == [RANK, SMALL_RANK] and made[0][1] == 2.0 > made[1][1] > 1.9
+    assert bool(found.exposed) == (keeps < RANK)
+    assert found.result.model.adapter == weights_digest(place.made) and not (place.folder / "left").exists()
+    shutil.rmtree(place.made)  # a training that was killed while it made the smaller one goes on with that
+    again = tried_writer(task, "s-1", parts, 0.1, place, (), *waits)
+    assert made[2][0] == SMALL_RANK and len(made) == 3
+    assert again.result.model.adapter == found.result.model.adapter
 
 
 def test_the_surplus_of_a_key_does_not_take_the_canaries_with_it(store: ExampleStore) -> None:

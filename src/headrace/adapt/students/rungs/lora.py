@@ -17,7 +17,7 @@ from headrace.adapt.students.rungs.outcome import (
     outcome,
     processor_s,
 )
-from headrace.adapt.students.rungs.teaching import WHOLE, AdapterPlace, bytes_of, teach
+from headrace.adapt.students.rungs.teaching import WHOLE, AdapterPlace, begun, bytes_of, smaller, teach
 from headrace.adapt.students.rungs.writing import Writes, conversation_of, tokens_of, weights_digest, writer
 from headrace.adapt.students.student import Rung, StudentAnswer, StudentModel, same_question
 from headrace.tasks.pii.analyzer import Analyzer
@@ -55,7 +55,12 @@ def tried_writer(
     these; `known` are canaries of the settings. InvalidRequest where it cannot be made."""
     check_lessons(task, parts, risk)
     start_s = processor_s()
-    teach(parts.lessons, place, has_traffic, noted)
+    tried, place = without_duplicates(parts)[-MAX_TRIED:], begun(place)
+    said, exposed = _taught(parts.lessons, place, tried, known, student, has_traffic, wait, noted)
+    small = smaller(place, processor_s() - start_s) if exposed else None
+    if small is not None:
+        place = small
+        said, exposed = _taught(parts.lessons, place, tried, known, student, has_traffic, wait, noted)
     is_whole = place.kind == WHOLE
     model = StudentModel(
         rung="distilled" if is_whole else "lora",
@@ -64,17 +69,29 @@ def tried_writer(
         base="" if is_whole else place.base,
         adapter=weights_digest(place.made),
     )
-    tried = without_duplicates(parts)[-MAX_TRIED:]
-    own = (place.made, None) if is_whole else (place.weights, place.made)
-    with writer(*own, place.cores) as student_here:
-        said = _asked(student_here.answers, tried, wait)
-        secrets = planted_among(parts.lessons, student)
-        exposed = _exposed(student_here.words, secrets, said, known)
     lineage = {"base": place.base}
     if is_whole and place.teacher is not None:
         lineage["teacher"] = place.teacher
     size = bytes_of(place.made)
     return outcome(*(task, student, model, parts, tried, said, risk, exposed, lineage, size), start_s)
+
+
+def _taught(
+    lessons: Sequence[TaskExample],
+    place: AdapterPlace,
+    tried: Sequence[TaskExample],
+    known: Sequence[str],
+    student: str,
+    has_traffic: Callable[[], bool],
+    wait: Callable[[], None],
+    noted: Callable[[AdapterNote], None],
+) -> tuple[list[StudentAnswer], list[str]]:
+    """What a student says to the examples `tried` after its lessons, and what it gives away of these."""
+    teach(lessons, place, has_traffic, noted)
+    own = (place.made, None) if place.kind == WHOLE else (place.weights, place.made)
+    with writer(*own, place.cores) as student_here:
+        said = _asked(student_here.answers, tried, wait)
+        return said, _exposed(student_here.words, planted_among(lessons, student), said, known)
 
 
 def _asked(writes: Writes, tried: Sequence[TaskExample], wait: Callable[[], None]) -> list[StudentAnswer]:
