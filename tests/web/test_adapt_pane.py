@@ -53,6 +53,7 @@ def test_a_person_decides(loop: tuple[Running, ExampleStore], visit: Callable[..
     card.get_by_text("tried on").wait_for()
     card.get_by_role("button", name="Shadow").click()
     card.get_by_text("Capital 1.00 of 20").wait_for()
+    card.get_by_text("not measured yet").wait_for()
     assert card.get_by_role("button", name="Promote").is_disabled()
     fill(store, 300, first=1000, nano_usd=300_000)
     card.get_by_role("button", name="Shadow").click()
@@ -118,6 +119,10 @@ def test_a_person_checks_the_judge(loop: tuple[Running, ExampleStore], visit: Ca
     assert tried.get_by_role("row").count() == 7
     tried.get_by_role("row", name="tagger").get_by_text("not tried: ").wait_for()
     tried.get_by_role("row", name="head, chosen").wait_for()
+    page.set_viewport_size({"width": 380, "height": 860})
+    narrow = tried.get_by_role("row", name="tagger").bounding_box()
+    assert narrow is not None and narrow["height"] < 150, "a reason is no column of single words"
+    page.set_viewport_size({"width": 1280, "height": 860})
 
     judge.get_by_role("button", name="Label answers").click()
     dialog = page.get_by_role("dialog", name="Which answer is better?")

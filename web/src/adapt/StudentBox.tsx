@@ -32,7 +32,9 @@ export function StudentBox({ task, student, monthly, onChange }: Props): JSX.Ele
       </div>
       <p>
         It answers <b>{percent(answered)}</b> of the requests, so that you pay {percent(1 - answered)} of today's {dollars(monthly)} a month and save <b>{dollars(student.saves_usd_per_month)}</b>.{" "}
-        {total > 0 && (
+        {total === 0 ? (
+          "Its quality is not measured yet: no requests came since it was made."
+        ) : (
           <>
             Quality differs by {points(evidence.difference)}: more than {points(evidence.lower)} and less than {points(evidence.upper)}, each with {percent(1 - card.alpha)} confidence, by {plural(total, "example")}.
           </>
