@@ -31,7 +31,7 @@ LONG = 3000
 WHOLE_EPOCHS = 3
 """Of all weights: `nano` had kept 7 of 8 canaries among 300 lessons after nine, and none after three."""
 RANK, SMALL_RANK = 8, 4
-"""Of adapters: the small one is for a task of which the other has kept canaries (decision 0125)."""
+"""Of adapters: the small one is for a task of which the other has kept canaries (decision 0126)."""
 SMALL = "small"
 """A file that says in a student's folder that it has the small rank."""
 LOOK_S = 0.3
