@@ -14,17 +14,27 @@ pytest.importorskip("duckdb", reason="needs headrace[data]")
 
 from scripted import ScriptedModel
 
+from headrace.errors import ContextLengthExceeded
+from headrace.inference.requests import ChatRequest
 from headrace.loading.loader import load_model
 from headrace.loading.options import EngineOptions
 
 PEOPLE = "name,age,select\nAnn,30,1\nBob,40,2\nCid,40,3\n"
 
 
-def scripted(serve: Callable[..., Running], tmp_path: Path, *said: str) -> tuple[Running, ScriptedModel]:
-    (tmp_path / "people.csv").write_text(PEOPLE)
-    running = serve(datasets={"people": f"file:{tmp_path}/people.csv"})
+def scripted(
+    serve: Callable[..., Running], tmp_path: Path, *said: str, **sources: str
+) -> tuple[Running, ScriptedModel]:
     left = list(said)
-    model = ScriptedModel(lambda request: left.pop(0) if len(left) > 1 else left[0])
+    return saying(serve, tmp_path, lambda request: left.pop(0) if len(left) > 1 else left[0], **sources)
+
+
+def saying(
+    serve: Callable[..., Running], tmp_path: Path, script: Callable[[ChatRequest], str], **sources: str
+) -> tuple[Running, ScriptedModel]:
+    (tmp_path / "people.csv").write_text(PEOPLE)
+    running = serve(datasets={"people": f"file:{tmp_path}/people.csv", **sources})
+    model = ScriptedModel(script)
     running.server.config.app.state.service.handler = model  # type: ignore[union-attr]
     return running, model
 
@@ -39,7 +49,7 @@ def test_forms_of_replies(serve: Callable[..., Running], tmp_path: Path) -> None
     assert reply["data"] == [{"name": "Bob"}, {"name": "Cid"}]
     assert reply["sql"] == "SELECT name FROM people WHERE age > 35"
     assert reply["attempts"] == [{"sql": reply["sql"], "error": None}]
-    assert model.requests[0].messages[0].content == 'Table people (name, age, "select")\nWho?'
+    assert model.requests[0].messages[0].content == "Table people (name, age, select)\nWho?"
     assert model.requests[0].constraint is not None and model.requests[0].constraint.kind == "lark"
     assert ask(running, "application/json").json() == reply["data"]
     assert ask(running, "application/sql").text == reply["sql"] + "\n"
@@ -69,6 +79,35 @@ def test_a_statement_that_fails_is_corrected(serve: Callable[..., Running], tmp_
     running, _ = scripted(serve, tmp_path, "SELECT name FROM people WHERE age = 'old'")
     failed = ask(running)
     assert failed.status_code == 400 and failed.json()["error"]["code"] == "nsql_failed"
+
+
+def test_a_small_model_is_shown_the_tables_that_the_question_names(
+    serve: Callable[..., Running], tmp_path: Path
+) -> None:
+    columns = ",".join(f"measured{number}" for number in range(400))
+    (tmp_path / "wide.csv").write_text(columns + "\n")
+    sources = dict.fromkeys(("roads", "rivers", "lakes"), f"file:{tmp_path}/wide.csv")
+    running, model = scripted(serve, tmp_path, "SELECT name FROM people", **sources)
+    assert ask(running, query="Which people are there?").json()["row_count"] == 3
+    assert (
+        model.requests[0].messages[0].content == "Table people (name, age, select)\nWhich people are there?"
+    )
+    ask(running, query="Which people are there?", datasets=["people", "roads"])
+    assert "Table roads" in (model.requests[-1].messages[0].content or "")
+
+
+def test_a_repair_that_the_context_has_no_room_for_is_not_made(
+    serve: Callable[..., Running], tmp_path: Path
+) -> None:
+    def say(request: ChatRequest) -> str:
+        if len(request.messages) > 1:
+            raise ContextLengthExceeded("too long", prompt_tokens=2, context_length=1)
+        return "SELECT name FROM people WHERE age = 'old'"
+
+    running, _ = saying(serve, tmp_path, say)
+    failed = ask(running)
+    assert failed.status_code == 400 and failed.json()["error"]["code"] == "nsql_failed"
+    assert "'old'" in failed.json()["error"]["message"]
 
 
 def test_statements_are_compared_by_what_they_give(serve: Callable[..., Running], tmp_path: Path) -> None:

@@ -86,6 +86,7 @@ async def answer_by_sql(
         request=ChatRequest(id=new_id(), messages=()),
         datasets=datasets,
         candidates=count,
+        context_length=llm.model.context_length,
     )
     return await answer_question(asked, _Engine(engine), llm.handler, new_call({}))
 

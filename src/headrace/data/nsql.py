@@ -7,6 +7,7 @@ statements are compared by what they give, and one that fails is corrected by it
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -18,7 +19,8 @@ from headrace.chat.messages import Message
 from headrace.data.engine import SourceDown, SqlFailed
 from headrace.data.guard import StatementRefused
 from headrace.data.job import SqlAnswer
-from headrace.errors import InvalidRequest
+from headrace.data.table_choice import tables_for
+from headrace.errors import ContextLengthExceeded, InvalidRequest
 from headrace.grammar.sql import quoted, sql_constraint
 from headrace.inference.call_context import CallContext
 from headrace.inference.handler import Handler, open_stream
@@ -28,6 +30,7 @@ from headrace.inference.result import collect
 SAMPLE_ROWS = 100
 MAX_TOKENS = 512
 _TEMPERATURE = 0.8
+_PLAIN = re.compile(r"\w+(?: \w+)*")
 
 
 class NsqlFailed(InvalidRequest):
@@ -66,8 +69,9 @@ class NsqlAnswer(Struct, frozen=True, kw_only=True):
 
 
 class NsqlQuestion(Struct, frozen=True, kw_only=True):
-    """What is asked of which datasets (none: all). `candidates` statements are compared, `repairs` may be
-    made where none can be run."""
+    """What is asked of which datasets (none: those that the question needs). `candidates` statements are
+    compared, `repairs` may be made where none can be run. `context_length` is the model's, in tokens, where
+    it is known: a small one is shown the tables that the question names (`data/table_choice.py`)."""
 
     text: str
     request: ChatRequest
@@ -75,6 +79,7 @@ class NsqlQuestion(Struct, frozen=True, kw_only=True):
     candidates: int = 1
     repairs: int = 1
     rows: int | None = None
+    context_length: int | None = None
 
 
 async def answer_question(
@@ -82,6 +87,8 @@ async def answer_question(
 ) -> NsqlAnswer:
     """Write a statement and run it. Raises NsqlFailed, and what the engine says of limits and sources."""
     tables = await statements.tables(question.datasets)
+    if not question.datasets:
+        tables = tables_for(question.text, tables, question.context_length)
     request = replace(
         question.request,
         messages=(Message("user", prompt_of(question.text, tables)),),
@@ -107,7 +114,10 @@ async def answer_question(
             failed = attempts[-1]
             wrong = f"This statement fails: {failed.error}\nWrite it again, correctly."
             said = (Message("assistant", failed.sql), Message("user", wrong))
-            written = await writer.several(replace(request, messages=(*request.messages, *said)), 1)
+            try:
+                written = await writer.several(replace(request, messages=(*request.messages, *said)), 1)
+            except ContextLengthExceeded:  # that of the model is too short for a repair
+                break
     raise NsqlFailed(
         f"no statement could be run; the last was {attempts[-1].sql[:200]}: {attempts[-1].error}"
     )
@@ -137,9 +147,14 @@ async def columns_of(
 
 
 def prompt_of(text: str, tables: Mapping[str, Sequence[str]]) -> str:
-    """The question after the tables, as the bundled model has learned it."""
-    lines = [f"Table {quoted(name)} ({', '.join(map(quoted, columns))})" for name, columns in tables.items()]
+    """The question after the tables, as the bundled model has learned it: names without quotes, but those
+    that could be taken for something else."""
+    lines = [f"Table {_named(name)} ({', '.join(map(_named, columns))})" for name, columns in tables.items()]
     return "\n".join([*lines, text])
+
+
+def _named(name: str) -> str:
+    return name if _PLAIN.fullmatch(name) else quoted(name)
 
 
 class _Writer:

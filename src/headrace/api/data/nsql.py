@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from headrace.api.data.sql import SqlColumn
 from headrace.api.http.body import RequestBody, Values, read_checked
-from headrace.api.http.call_context import call_of
+from headrace.api.http.call_context import HttpCall, call_of
 from headrace.api.http.endpoint import Content, Endpoint
 from headrace.api.http.generation import done
 from headrace.api.service import Service, get_service, new_id
@@ -114,16 +114,7 @@ async def ask_sql(http: HttpRequest) -> Response:
     kind = _accepted(http)
     service, call = get_service(http), call_of(http)
     body = await read_checked(NsqlBody, http)
-    question = NsqlQuestion(
-        text=body.query,
-        request=ChatRequest(id=new_id("nsql"), model=body.model, messages=()),
-        datasets=tuple(body.datasets),
-        candidates=body.n,
-        rows=body.max_rows,
-    )
-    found: NsqlAnswer = await done(
-        http, answer_question(question, KeyStatements(service, call), service.handler, call)
-    )
+    found: NsqlAnswer = await done(http, _answered(body, service, call))
     if kind == "application/sql":
         return Response(found.sql + "\n", media_type=kind)
     if kind == "application/json":
@@ -138,6 +129,19 @@ async def ask_sql(http: HttpRequest) -> Response:
         agreement=found.agreement,
     )
     return Response(msgspec.json.encode(reply), media_type=kind)
+
+
+async def _answered(body: NsqlBody, service: Service, call: HttpCall) -> NsqlAnswer:
+    is_local = service.remote.find(body.model) is None
+    question = NsqlQuestion(
+        text=body.query,
+        request=ChatRequest(id=new_id("nsql"), model=body.model, messages=()),
+        datasets=tuple(body.datasets),
+        candidates=body.n,
+        rows=body.max_rows,
+        context_length=(await service.use(call, body.model)).context_length if is_local else None,
+    )
+    return await answer_question(question, KeyStatements(service, call), service.handler, call)
 
 
 def _accepted(http: HttpRequest) -> str:
