@@ -238,18 +238,15 @@ def outcome(sql: str, engine: DataEngine, right: Counter[str]) -> Iterator[str]:
         yield "right rows"
 
 
-async def written(llm: AsyncLLM, question: Question, engine: DataEngine) -> str | None:
-    """Under the grammar of the tables, repaired once; None: no statement can be planned."""
+async def written(llm: AsyncLLM, question: Question, engine: DataEngine) -> str:
+    """Under the grammar of the tables, repaired once."""
     try:
         return (await answer_by_sql(question.text, (), 1, llm, engine)).sql
     except NsqlFailed as error:
-        found = re.search(
-            r"the last was (.*?): (?:Binder|Conversion|Catalog|Parser|[A-Z]\w+ Error)", error.message, re.S
-        )
-        return found[1] if found else None
+        return error.attempts[-1].sql
 
 
-async def one_shot(llm: AsyncLLM, question: Question, engine: DataEngine) -> str | None:
+async def one_shot(llm: AsyncLLM, question: Question, engine: DataEngine) -> str:
     """The same prompt, without grammar and repair."""
     tables = {name: columns(question.file, name) for name in question.tables}
     asked = [{"role": "user", "content": prompt_of(question.text, tables)}]
@@ -288,8 +285,7 @@ async def measure(name: str, model: str, count: int) -> dict[str, Score]:
                 for way, write in WAYS.items():
                     scores[way].asked += 1
                     sql = await write(llm, question, engine)
-                    if sql is not None:
-                        scores[way].found.update(outcome(sql, engine, right))
+                    scores[way].found.update(outcome(sql, engine, right))
                 engine.close()
     return scores
 

@@ -33,13 +33,6 @@ _TEMPERATURE = 0.8
 _PLAIN = re.compile(r"\w+(?: \w+)*")
 
 
-class NsqlFailed(InvalidRequest):
-    """No statement that the model wrote can be run."""
-
-    remedy = "Ask in the words of the columns, name the `datasets`, or use a larger model."
-    code = "nsql_failed"
-
-
 class Statements(Protocol):
     """Runs SQL as the key of a request may."""
 
@@ -57,6 +50,14 @@ class NsqlAttempt(Struct, frozen=True):
 
     sql: str
     error: str | None = None
+
+
+class NsqlFailed(InvalidRequest):
+    """No statement that the model wrote can be run; `attempts` has them all."""
+
+    attempts: tuple[NsqlAttempt, ...] = ()
+    remedy = "Ask in the words of the columns, name the `datasets`, or use a larger model."
+    code = "nsql_failed"
 
 
 class NsqlAnswer(Struct, frozen=True, kw_only=True):
@@ -118,9 +119,10 @@ async def answer_question(
                 written = await writer.several(replace(request, messages=(*request.messages, *said)), 1)
             except ContextLengthExceeded:  # that of the model is too short for a repair
                 break
-    raise NsqlFailed(
-        f"no statement could be run; the last was {attempts[-1].sql[:200]}: {attempts[-1].error}"
-    )
+    failed = attempts[-1]
+    error = NsqlFailed(f"no statement could be run; the last was {failed.sql[:200]}: {failed.error}")
+    error.attempts = tuple(attempts)
+    raise error
 
 
 async def columns_of(
