@@ -221,7 +221,8 @@ def main() -> None:
     after = engine_alone(different)
     engine = (before + after) / 2
     print(
-        f"engine alone: {engine:.1f} s ({before:.1f}, {after:.1f}) for {len(different):,} rows: sql has {engine / took:.0%} of its speed"
+        f"engine alone: {engine:.1f} s ({before:.1f}, {after:.1f}) for {len(different):,} rows:"
+        f" sql has {engine / took:.0%} of its speed"
     )
     print(f"load after: {os.getloadavg()[0]:.1f}")
 
