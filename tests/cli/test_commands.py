@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from invocation import Headrace, Outcome
 
+from headrace.cli import server_call
 from tiny import convertible_model
 
 COMMANDS = (
@@ -290,6 +291,15 @@ def test_no_server_is_a_failure(inside: Callable[..., Outcome], arguments: tuple
     result = inside(*arguments, "--port", port)
     assert result.code == 1
     assert "no server of headrace answers" in result.stderr
+
+
+def test_a_server_that_takes_too_long_is_no_absent_one(
+    inside: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_call, "ANSWER_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        result = inside("ps", "--port", str(silent.getsockname()[1]))
+    assert result.code == 1 and "has not answered within 0.1 s: it may still be" in result.stderr
 
 
 def test_a_port_in_use_is_wrong_usage(inside: Callable[..., Outcome]) -> None:

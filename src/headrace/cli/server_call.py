@@ -26,7 +26,7 @@ def call_server(settings: Settings, method: str, path: str, body: Mapping[str, o
     """The JSON reply of the server at the settings' host and port, called with their first API key, one with
     the scope admin if there is any. `body` is sent as JSON.
 
-    Raises ServerUnreachable if there is none, ServerRefusal with the server's error message.
+    Raises ServerUnreachable if there is none or it takes too long, ServerRefusal with the server's message.
     """
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
     keys = (*settings.admin_api_key, *settings.api_key)
@@ -34,12 +34,18 @@ def call_server(settings: Settings, method: str, path: str, body: Mapping[str, o
     sent = None if body is None else json.dumps(body).encode()
     if sent is not None:
         headers["content-type"] = "application/json"
-    connection = HTTPConnection(host, settings.port, timeout=ANSWER_S if sent is None else WORK_S)
+    wait_s = ANSWER_S if sent is None else WORK_S
+    connection = HTTPConnection(host, settings.port, timeout=wait_s)
     try:
         connection.request(method, path, sent, headers=headers)
         reply = connection.getresponse()
         answer = json.loads(reply.read())
     except (OSError, HTTPException, ValueError) as error:
+        if isinstance(error, TimeoutError) and connection.sock is not None:
+            raise ServerUnreachable(
+                f"the server at {host}:{settings.port} has not answered within {wait_s:g} s: it may still be "
+                "at work, see its log"
+            ) from None
         raise ServerUnreachable(
             f"no server of headrace answers at {host}:{settings.port} ({error}): start one with "
             "`headrace serve`, or give its address with --host and --port"

@@ -206,6 +206,11 @@ class ClusterClient:
         return self._pool.wanted
 
     @property
+    def starting(self) -> int:
+        """How many replicas are being started."""
+        return self._pool.starting
+
+    @property
     def refused(self) -> str | None:
         """Why no more replicas are started, where others still run."""
         return self._pool.refused

@@ -84,6 +84,7 @@ class ReplicaPool:
         self._places = 1  # of a replica
         self._crashes: deque[float] = deque()
         self._starting: set[WorkerProcess] = set()
+        self._starts = 0  # under way
         self._launching: threading.Thread | None = None
         self._wake, self._closing = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="headrace-replicas", daemon=True)
@@ -103,6 +104,11 @@ class ReplicaPool:
     def wanted(self) -> int:
         """How many there should be."""
         return self._scaling.wanted
+
+    @property
+    def starting(self) -> int:
+        """How many are being started."""
+        return self._starts
 
     @property
     def needed(self) -> bool:
@@ -327,6 +333,8 @@ class ReplicaPool:
     def _launch(self, role: ReplicaRole | None = None) -> Exception | None:
         """Start one; why it did not."""
         generation, mine = self._start.generation, list[WorkerProcess]()
+        with self._lock:
+            self._starts += 1
         try:
             process, ready = self._start(lambda started: self._adopt_starting(started, mine))
         except Exception as error:
@@ -336,6 +344,7 @@ class ReplicaPool:
         finally:
             with self._lock:
                 self._starting.difference_update(mine)
+                self._starts -= 1
         if self._closing.is_set():
             process.close()
             return None

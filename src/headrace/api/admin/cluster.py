@@ -19,14 +19,15 @@ from headrace.errors import InvalidRequest
 
 
 class ModelReplicas(Struct, frozen=True, kw_only=True):
-    """A model's replicas that run, and how many are `wanted`. `nodes` are their machines. Of the requests
-    that are `in_flight`, some are `waiting` for a replica. `hit_rate` is the share of the prompts' tokens
-    that came from the cache, `attained` the share of recent requests that kept the targets. `problem`: why
-    the last start of a replica failed."""
+    """A model's replicas that run, how many are `wanted`, and how many are `starting`. `nodes` are their
+    machines. Of the requests that are `in_flight`, some are `waiting` for a replica. `hit_rate` is the share
+    of the prompts' tokens that came from the cache, `attained` the share of recent requests that kept the
+    targets. `problem`: why the last start of a replica failed."""
 
     id: str
     policy: str
     wanted: int
+    starting: int
     nodes: list[str]
     in_flight: int
     waiting: int
@@ -126,6 +127,7 @@ def _replicas(name: str, engine: ClusterClient) -> ModelReplicas:
         id=name,
         policy=engine.policy,
         wanted=engine.wanted,
+        starting=engine.starting,
         nodes=sorted({one.node for one in replicas}),
         in_flight=in_flight,
         waiting=waiting,

@@ -6,7 +6,7 @@ Requests go to the replica that is expected to answer first, given what each has
 dies or hangs, another one continues its requests, with the same bytes. The table [cluster] of headrace.toml
 makes `headrace serve` do the same.
 
-\\b
+\b
 Examples:
   headrace cluster serve ./my-model --replicas 4
   headrace cluster status

@@ -15,7 +15,7 @@ HELP = """End a replica of the server at --host and --port. It gets no more requ
 not ended after 30 s go on in another replica, with the same bytes. A new one takes its place where the model
 needs so many. Where the server has keys this needs one with the scope admin.
 
-\\b
+\b
 Example:
   headrace cluster drain 2 --model my-model
 """

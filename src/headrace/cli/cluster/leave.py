@@ -12,7 +12,7 @@ from headrace.cluster.leaving import leave
 HELP = """Drain the replicas that Ray has started on this machine, before it is shut down. Each asks its
 server, which sends its requests elsewhere and ends it. Exit code 1 if some still run after --timeout.
 
-\\b
+\b
 Example:
   headrace cluster leave --timeout 30
 """

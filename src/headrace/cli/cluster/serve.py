@@ -24,7 +24,7 @@ With --min and --max replicas are started while more requests run than they have
 With --prefill N --decode M (disaggregated prefill) N replicas compute prompts and M others generate the
 tokens, and get the pages of the KV cache: long prompts do not slow down other replies.
 
-\\b
+\b
 Examples:
   headrace cluster serve --replicas 2
   headrace cluster serve ./my-model --replicas 1 --min 0 --max 4 --policy least-load

@@ -18,7 +18,7 @@ and which part of the prompts came from it. COSTS says whose speed routing assum
 it has measured it, the others', or a guess; with --json the seconds of a step and of a token. Where the
 server has keys this needs one with the scope admin.
 
-\\b
+\b
 Example:
   headrace cluster status
   headrace cluster status --watch 2
@@ -76,12 +76,15 @@ def _show(settings: Settings, json: bool) -> None:
 
 def _summary(model: dict[str, Any]) -> str:
     """Of all replicas of a model together."""
-    nodes = len(model["nodes"])
+    nodes, count, wanted = len(model["nodes"]), len(model["replicas"]), model["wanted"]
     words = [
-        f"{model['id']}: {len(model['replicas'])} of {model['wanted']} replicas",
+        f"{model['id']}: {count} replica{'' if count == 1 else 's'}"
+        + f" ({wanted} wanted)" * (count != wanted)
+        + f", {model['starting']} starting" * (model["starting"] > 0),
         f"on {nodes} node{'' if nodes == 1 else 's'}",
         f"routed by {model['policy']}",
-        f"{model['in_flight']} requests, {model['waiting']} wait for a replica",
+        f"{model['in_flight']} request{'' if model['in_flight'] == 1 else 's'}",
+        f"{model['waiting']} wait for a replica",
     ]
     if model["hit_rate"] is not None:
         words.append(f"{model['hit_rate']:.0%} of prompts cached")

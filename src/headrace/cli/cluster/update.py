@@ -12,7 +12,7 @@ begun end with the old weights, however long they take. Put the new files at the
 example by changing a symbolic link. The tokenizer and the chat template must be the same. Where the server
 has keys this needs one with the scope admin.
 
-\\b
+\b
 Example:
   ln -sfn models/v2 models/current; headrace cluster update --model current
 """
@@ -26,4 +26,4 @@ def command(
     settings: Settings,
 ) -> None:
     """Update it."""
-    replace_replicas(settings, "update", model, "have the new weights", json=json)
+    replace_replicas(settings, "update", model, "replaced by ones with the new weights", json=json)
