@@ -119,3 +119,32 @@ def test_more_replicas_than_there_is_memory_for(folder: Path, caplog: pytest.Log
 def test_targets_without_effect_are_refused(table: dict[str, object], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         read_cluster(table)
+
+
+@pytest.mark.parametrize(
+    ("table", "numbers"),
+    [
+        ({"min": 2, "max": 4}, (2, 2, 4)),
+        ({"min": 3}, (3, 3, 3)),
+        ({"min": 0, "max": 4}, (1, 0, 4)),
+        ({"max": 4}, (1, 1, 4)),
+        ({"min": 1, "max": 4, "replicas": 2}, (2, 1, 4)),
+    ],
+)
+def test_without_replicas_as_many_start_as_min_asks_for(
+    table: dict[str, object], numbers: tuple[int, int, int]
+) -> None:
+    found = read_cluster(table)
+    assert found is not None and (found.replicas, found.fewest, found.most) == numbers
+
+
+def test_min_above_max_is_named() -> None:
+    with pytest.raises(UsageError, match=r"cluster\.min is 3 and cluster\.max 2: min is at most max"):
+        read_cluster({"min": 3, "max": 2})
+
+
+def test_a_replica_that_starts_is_counted(cluster: Start) -> None:
+    engine = cluster(replicas=2)
+    until(lambda: engine.starting == 1)
+    until(lambda: len(engine.replicas()) == 2)
+    assert engine.starting == 0

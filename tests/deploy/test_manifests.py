@@ -98,6 +98,8 @@ def test_helm_lints_the_chart(kind: str) -> None:
         ({**KEYS, "fronts": 2, "ray": {"enabled": True}}, "only front of a Ray cluster"),
         ({**KEYS, "replicas": 9, "ray": {"enabled": True}}, "ray.workers = 2"),
         ({**KEYS, "ray": {"enabled": True, "version": "2.51.0"}}, "needs 2.52.0"),
+        ({**KEYS, "minReplicas": 2}, "replicas is 1, with minReplicas 2 and maxReplicas 1"),
+        ({**KEYS, "replicas": 3, "maxReplicas": 2}, "replicas is 3, with minReplicas 0 and maxReplicas 2"),
         ({**KEYS, "frnts": 2}, "'frnts' not allowed"),
         ({**KEYS, "replicas": "many"}, "/replicas"),
     ],

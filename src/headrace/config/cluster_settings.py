@@ -24,7 +24,12 @@ class ClusterSettings(Struct, frozen=True, kw_only=True):
     """The table `[cluster]`: every model is served by several processes."""
 
     replicas: Annotated[
-        int, Setting(help="processes of each model at the start", values=integer(0, MAX_LIVE_REPLICAS))
+        int,
+        Setting(
+            help="processes of each model at the start",
+            values=integer(0, MAX_LIVE_REPLICAS),
+            shown_default="1, or min where that is more",
+        ),
     ] = 1
     policy: Annotated[
         RoutingPolicy, Setting(help="which replica gets a request", values=one_of(RoutingPolicy))
@@ -155,7 +160,7 @@ def read_cluster(table: Mapping[str, object] | None) -> ClusterSettings | None:
     for name, value in table.items():
         row = CLUSTER_SETTINGS[known_name(name, list(CLUSTER_SETTINGS), f"cluster: unknown {name!r}")]
         values[name] = row.parse(value, f"cluster.{name}")
-    found = ClusterSettings(**_with_roles(values))
+    found = ClusterSettings(**_with_roles(_with_start(values)))
     targets = found.ttft_ms is not None or found.tpot_ms is not None
     if targets and found.most == found.fewest:
         raise UsageError(
@@ -172,6 +177,16 @@ def read_cluster(table: Mapping[str, object] | None) -> ClusterSettings | None:
             param="replicas",
         )
     return found
+
+
+def _with_start(values: dict[str, Any]) -> dict[str, Any]:
+    """Where `replicas` is not given there are as many at the start as `min` asks for, and one at least."""
+    least, most = values.get("min"), values.get("max")
+    if least is not None and most is not None and least > most:
+        raise UsageError(f"cluster.min is {least} and cluster.max {most}: min is at most max", param="min")
+    if least is None or "replicas" in values or "prefill" in values or "decode" in values:
+        return values
+    return {**values, "replicas": max(1, least)}
 
 
 def _with_roles(values: dict[str, Any]) -> dict[str, Any]:

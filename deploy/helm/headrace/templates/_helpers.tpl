@@ -28,6 +28,11 @@ imagePullPolicy: {{ .Values.image.pullPolicy }}
 {{- if and .Values.ray.enabled (gt (int .Values.fronts) 1) }}
 {{- fail (printf "fronts is %d and ray.enabled is true: the head's pod is the only front of a Ray cluster; install the chart twice for two" (int .Values.fronts)) }}
 {{- end }}
+{{- $fewest := .Values.minReplicas | default 0 | int }}
+{{- $upTo := .Values.maxReplicas | default (max 1 .Values.replicas) | int }}
+{{- if or (lt (int .Values.replicas) $fewest) (gt (int .Values.replicas) $upTo) }}
+{{- fail (printf "replicas is %d, with minReplicas %d and maxReplicas %d: it is the number at the start, between these" (int .Values.replicas) $fewest $upTo) }}
+{{- end }}
 {{- $most := .Values.maxReplicas | default .Values.replicas | int }}
 {{- $places := add 1 .Values.ray.workers | int }}
 {{- if and .Values.ray.enabled (gt $most $places) }}
