@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from headrace.bench.matplotlib_figure import new_figure
 from headrace.bench.serve.trace import TraceRequest, read_trace
 from headrace.cli import main as command_line
 from headrace.cluster.router import POLICIES, Policy
+from headrace.simulate import simulation_plot
 from headrace.simulate.cluster_file import EXAMPLE
 from headrace.simulate.planner import PlannedCluster, plan_cluster
 from headrace.simulate.simulation import ReplicaShape, SloTargets, scaled_trace, simulate
@@ -197,6 +200,18 @@ def test_the_planner_disaggregates_only_where_that_saves() -> None:
     assert together.replicas is None or apart.replicas < together.replicas
 
 
+def test_planning_tells_of_the_requests_of_each_cluster() -> None:
+    told: list[tuple[int, int]] = []
+    trace, targets = busy_trace(100, 2.0, 50), SloTargets(ttft_s=1e-9)
+    plan_cluster(
+        *(trace, {"a": SHAPE}, ["kv"], targets),
+        share=0.9,
+        max_replicas=2,
+        progress=lambda done, total: told.append((done, total)),
+    )
+    assert told.count((50, 50)) == 2, "one replica, then two"
+
+
 def headrace(*words: str) -> int:
     with pytest.raises(SystemExit) as stop:
         command_line.main(words)
@@ -222,9 +237,29 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     plot = tmp_path / "plot.png"
     words = ("simulate", "--trace", str(trace), "--cluster", str(cluster))
     assert headrace(*words, "--png", str(plot)) == 0
-    assert plot.stat().st_size > 10_000 and "round-robin" in capsys.readouterr().out
+    shown = capsys.readouterr()
+    assert plot.stat().st_size > 10_000 and "round-robin" in shown.out and f"wrote {plot}" in shown.err
     assert headrace(*words, "--plan", "--ttft-ms", "500", "--json") == 0
     assert json.loads(capsys.readouterr().out)[0]["replicas"] == 1
+
+
+def test_legends_hide_no_bars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Any] = []
+
+    def figure(width: float, height: float) -> Any:
+        drawn.append(new_figure(width, height))
+        return drawn[-1]
+
+    monkeypatch.setattr(simulation_plot, "new_figure", figure)
+    trace = busy_trace(2000, 8.0, 60)
+    found = [simulate(trace, replace(SHAPE, usd_per_hour=1.0), 2, policy) for policy in POLICIES]
+    file = tmp_path / "a plot"
+    simulation_plot.plot_simulations(found, file)
+    assert file.read_bytes().startswith(b"\x89PNG"), "whatever its name is"
+    drawn[0].draw_without_rendering()
+    for axes in drawn[0].axes:
+        box = axes.get_legend().get_window_extent()
+        assert not any(box.overlaps(bar.get_window_extent()) for bar in axes.patches), axes.get_title()
 
 
 @pytest.mark.parametrize(
@@ -243,6 +278,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         (("--plan", "--ttft-ms", "9", "--prefill", "1", "--decode", "1"), "leave --replicas, --prefill"),
         (("--cluster", "roles.toml"), "prefill is 0 and decode 3"),
         (("--cluster", "still.toml"), "machines.a.speeds"),
+        (("--png", "nowhere/plot.png"), "there is no folder nowhere"),
     ],
 )
 def test_wrong_usage_is_named(

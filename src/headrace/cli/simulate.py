@@ -100,6 +100,8 @@ def command(
     """Simulate; see HELP."""
     if png is not None:
         check_matplotlib()
+        if not png.parent.is_dir():  # before the simulation, which may take minutes
+            raise UsageError(f"--png {png} cannot be written: there is no folder {png.parent}", param="png")
     file = ClusterFile() if cluster is None else read_cluster_file(cluster)
     check_replicas(replicas)
     policies = parse_policies(policy or [], file.policies)
@@ -134,7 +136,7 @@ def command(
         )
     loaded = scaled_trace(read_trace(trace), speed=speed, requests=requests)
     if plan:
-        with progress_bar("planning", unit="clusters") as progress:
+        with progress_bar("planning, one cluster after another", unit="requests") as progress:
             plans = plan_cluster(
                 *(loaded, machines, policies, targets),
                 share=met,
@@ -172,6 +174,8 @@ def command(
         print_json({one.policy: _figures(one, has_targets=has_targets) for one in results})
     else:
         _print_results(results, has_targets=has_targets)
+    if png is not None:
+        note(f"wrote {png}")
 
 
 def _roles(
@@ -196,7 +200,17 @@ def _figures(result: SimulationResult, *, has_targets: bool) -> dict[str, Any]:
 
 
 def _print_results(results: list[SimulationResult], *, has_targets: bool) -> None:
-    header = ["POLICY", "TTFT MEAN", "P50", "P95", "TPOT", "P99", "CACHED", "TOKENS/S", "BUSY"]
+    header = [
+        "POLICY",
+        "TTFT MEAN",
+        "TTFT P50",
+        "TTFT P95",
+        "TPOT MEAN",
+        "TPOT P99",
+        "CACHED",
+        "TOKENS/S",
+        "BUSY",
+    ]
     priced = any(one.usd_per_million_tokens for one in results)
     has_roles = results[0].prefill > 0
     header += ["APART"] * has_roles + ["USD/1M TOKENS"] * priced + ["WITHIN TARGETS"] * has_targets

@@ -39,15 +39,15 @@ def plan_cluster(
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[PlannedCluster]:
     """For each machine and policy, the cheapest first: `share` of the requests are within the targets. With
-    `disaggregates` a part of the replicas may read prompts for the others, where that alone keeps them."""
+    `disaggregates` a part of the replicas may read prompts for the others, where that alone keeps them.
+    `progress` is told of the requests of each cluster that is tried."""
     kinds: list[tuple[str, ReplicaShape, Policy]] = [
         (name, shape, policy) for name, shape in machines.items() for policy in policies
     ]
     plans: list[PlannedCluster] = []
-    for done, (name, shape, policy) in enumerate(kinds):
-        progress(done, len(kinds))
+    for name, shape, policy in kinds:
         parts = PREFILL_PARTS if disaggregates else ()
-        attains = partial(_attained, trace, shape, policy, targets, share, parts)
+        attains = partial(_attained, trace, shape, policy, targets, share, parts, progress)
         fewest, best = _fewest(attains, share, max_replicas)
         usd = shape.usd_per_hour * (fewest or max_replicas)
         found = PlannedCluster(
@@ -59,7 +59,6 @@ def plan_cluster(
             best=best,
         )
         plans.append(found)
-    progress(len(kinds), len(kinds))
     return sorted(plans, key=lambda one: (one.replicas is None, one.usd_per_hour, one.replicas or 0))
 
 
@@ -70,13 +69,14 @@ def _attained(
     targets: SloTargets,
     share: float,
     parts: Sequence[float],
+    progress: Callable[[int, int], None],
     replicas: int,
 ) -> SimulationResult:
     """With the first number of replicas for prompts that keeps the targets, or else the best."""
     best: SimulationResult | None = None
     numbers = {min(replicas - 1, max(1, round(replicas * part))) for part in parts if replicas > 1}
     for prefill in [0, *sorted(numbers)]:
-        found = simulate(trace, shape, replicas, policy, prefill=prefill, targets=targets)
+        found = simulate(trace, shape, replicas, policy, prefill=prefill, targets=targets, progress=progress)
         if best is None or found.attained > best.attained:
             best = found
         if found.attained >= share:

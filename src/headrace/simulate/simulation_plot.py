@@ -8,6 +8,9 @@ from pathlib import Path
 from headrace.bench.matplotlib_figure import new_figure
 from headrace.simulate.simulation import SimulationResult
 
+LEGEND_ROOM = 1.15
+"""The axes are so many times as high as the bars, which the legend would hide."""
+
 
 def plot_simulations(results: Sequence[SimulationResult], path: Path) -> None:
     """Bars by policy: time to the first token, time per token, hit rate and utilization, and cost where
@@ -41,5 +44,7 @@ def plot_simulations(results: Sequence[SimulationResult], path: Path) -> None:
         axes.set_xticks(range(len(results)), [one.policy for one in results], fontsize=8)
         axes.set_title(title, loc="left", fontsize=10)
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(frameon=False, fontsize=8)
-    canvas.savefig(path, dpi=160)
+        low, high = axes.get_ylim()
+        axes.set_ylim(low, low + (high - low) * LEGEND_ROOM)
+        axes.legend(frameon=False, fontsize=8, loc="upper center", ncols=len(series), columnspacing=1.0)
+    canvas.savefig(path, dpi=160, format="png")
