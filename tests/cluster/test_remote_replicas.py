@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import os
 import shutil
+import signal
 import socket
 import struct
 import subprocess
@@ -19,14 +20,19 @@ from pathlib import Path
 import pytest
 from test_cluster_client import request, running
 
+from headrace.cluster import remote_replica
 from headrace.cluster.cluster_client import ClusterClient
+from headrace.cluster.cluster_loader import ClusterLoader
 from headrace.cluster.join import Hello, refusal
 from headrace.cluster.remote_replica import RemoteReplicas
 from headrace.cluster.replica_pool import ReplicaRefused
 from headrace.cluster.sealed_socket import MAX_RECORD_BYTES, NotAuthenticated, SealedSocket, seal
 from headrace.cluster.weights_digest import weights_digest
+from headrace.config.cluster_settings import ClusterSettings
 from headrace.engine.client import LoadedModel
+from headrace.errors import EngineStopped
 from headrace.loading.options import EngineOptions
+from headrace.workers.model_spec import ModelSpec
 from headrace.workers.protocol import LoadModel, PlanModel
 from headrace.workers.spawn import Spawner
 from tiny import Running
@@ -50,12 +56,57 @@ def launch(host: str, port: int, key: bytes) -> subprocess.Popen[bytes]:
 
 
 def test_a_worker_by_tcp_loads_and_ends(folder: Path) -> None:
-    made = RemoteReplicas(launch, folder, host="127.0.0.1", spawner=Spawner(forks=False))()
+    made = RemoteReplicas(launch, folder, host="127.0.0.1", spawner=Spawner(forks=False), here=True)()
+    assert made.host == "local"
     made.put(PlanModel(str(folder), OPTIONS))
     assert made.planned().page_count > 0
     made.put(LoadModel())
     assert made.ready(lambda done, total: None).vocabulary > 0
     assert made.close() == "ended with exit code 0"
+
+
+def test_a_replica_that_ends_before_it_connects_is_not_waited_for(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one on another machine, to which `listen` is an address of its own."""
+    monkeypatch.setattr(remote_replica, "LOOK_S", 0.05)
+
+    def lost(host: str, port: int, key: bytes) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
+
+    made = RemoteReplicas(lost, folder, host="127.0.0.1", spawner=Spawner(forks=False))
+    with pytest.raises(EngineStopped, match=r"exit code 3 before .* to 127\.0\.0\.1:\d+: .*--listen"):
+        made()
+
+
+def test_a_replica_that_never_connects_is_given_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_replica, "LOOK_S", 0.05)
+    monkeypatch.setattr(remote_replica, "JOIN_S", 0.2)
+    started: list[subprocess.Popen[bytes]] = []
+
+    def silent(host: str, port: int, key: bytes) -> subprocess.Popen[bytes]:
+        started.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]))
+        return started[0]
+
+    with pytest.raises(EngineStopped, match="did not connect within"):
+        RemoteReplicas(silent, folder, host="127.0.0.1", spawner=Spawner(forks=False))()
+    assert started[0].wait(10) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    ("address", "warns"), [("127.0.0.1", True), ("localhost", True), ("10.0.0.1", False)]
+)
+def test_an_address_that_no_other_machine_reaches_is_warned_of(
+    folder: Path, address: str, warns: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    spec = ModelSpec(name="tiny", model=str(folder), options=OPTIONS)
+    settings = ClusterSettings(replicas=2, launcher="ray", listen=address)
+    spawner = Spawner(forks=False)
+    loader = ClusterLoader(spec, settings, spawner=spawner)
+    loader.close()
+    spawner.close()
+    assert ("with --listen" in caplog.text) == warns
 
 
 def test_other_files_are_refused(folder: Path, tmp_path: Path) -> None:

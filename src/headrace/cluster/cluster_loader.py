@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 import logging
 import os
 from collections.abc import Callable
@@ -50,6 +51,12 @@ class ClusterLoader(WorkerLoader):
                 "--threads or --replicas",
                 *(self._here, threads, cores),
             )
+        if settings.launcher == "ray" and "RAY_ADDRESS" in os.environ and _is_loopback(settings.listen):
+            LOG.warning(
+                "replicas on other machines cannot connect to %s: give an address of this machine that they "
+                "reach with --listen",
+                settings.listen,
+            )
         super().__init__(spec, process, spawner=spawner)
         self._settings = settings
         self._closed: Callable[[], None] = lambda: None
@@ -73,7 +80,8 @@ class ClusterLoader(WorkerLoader):
             return super()._maker(path)
         launch = RayLauncher(self._spec.options.threads or 1)
         self._closed = launch.close
-        return RemoteReplicas(launch, path, host=self._settings.listen, spawner=self._process.spawner)
+        listen, here = self._settings.listen, "RAY_ADDRESS" not in os.environ
+        return RemoteReplicas(launch, path, host=listen, spawner=self._process.spawner, here=here)
 
     def _client(
         self, process: WorkerProcess, ready: ModelReady, restart: Start, plan: MemoryPlan
@@ -81,6 +89,13 @@ class ClusterLoader(WorkerLoader):
         assert self._encoder is not None
         start = CheckedStart(restart, self._encoder)
         return ClusterClient(process, start.named(ready), start, self._settings, plan, self._closed)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 LOG = logging.getLogger("headrace.cluster")

@@ -24,6 +24,8 @@ from headrace.workers.process import WorkerProcess
 from headrace.workers.spawn import Spawned, Spawner
 
 JOIN_S = 120.0
+LOOK_S = 5.0
+"""How often a front that waits for a replica looks whether that has ended."""
 KEY_BYTES = 32
 
 Launch = Callable[[str, int, bytes], StartedProcess]
@@ -32,10 +34,13 @@ Launch = Callable[[str, int, bytes], StartedProcess]
 
 class RemoteReplicas:
     """Makes workers with a launcher. Each has a key of its own, drawn here, and a port that is open until it
-    has connected."""
+    has connected. `here`: the launcher starts them on this machine."""
 
-    def __init__(self, launch: Launch, model: Path, *, host: str, spawner: Spawner) -> None:
+    def __init__(
+        self, launch: Launch, model: Path, *, host: str, spawner: Spawner, here: bool = False
+    ) -> None:
         self._launch, self._model, self._host, self._spawner = launch, model, host, spawner
+        self._here = here
 
     def __call__(self) -> WorkerProcess:
         """Raises ReplicaRefused where it runs something else, EngineStopped where it never connects."""
@@ -44,7 +49,7 @@ class RemoteReplicas:
         with socket.create_server((self._host, 0)) as listener:
             process = self._launch(self._host, listener.getsockname()[1], key)
             try:
-                end = _accepted(listener, key)
+                end = _accepted(listener, key, process)
             except BaseException:
                 process.kill()
                 raise
@@ -59,7 +64,8 @@ class RemoteReplicas:
             raise
         remote = RemoteProcess(process, end)
         worker = WorkerProcess(Spawned(remote, cast("socket.socket", end), self._spawner))
-        worker.host = end.peer
+        if not self._here:
+            worker.host = end.peer
         return worker
 
 
@@ -88,11 +94,22 @@ class RemoteProcess:
             self._process.wait(JOIN_S)
 
 
-def _accepted(listener: socket.socket, key: bytes) -> SealedSocket:
-    """The first connection that knows the key; others are closed."""
+def _accepted(listener: socket.socket, key: bytes, process: StartedProcess) -> SealedSocket:
+    """The first connection that knows the key; others are closed. EngineStopped where none comes."""
     until_s = time.monotonic() + JOIN_S
+    how = f"did not connect within {JOIN_S:g} s"
     while (left_s := until_s - time.monotonic()) > 0:
-        listener.settimeout(left_s)
-        with suppress(NotAuthenticated, TimeoutError):
+        listener.settimeout(min(left_s, LOOK_S))
+        try:
             return seal(listener.accept()[0], key, is_front=True)
-    raise EngineStopped(f"a replica did not connect within {JOIN_S:g} s: see the log of where it was started")
+        except NotAuthenticated:
+            continue
+        except TimeoutError:
+            with suppress(subprocess.TimeoutExpired):
+                how = f"ended with exit code {process.wait(0.0)} before it had connected"
+                break
+    host, port = listener.getsockname()[:2]
+    raise EngineStopped(
+        f"a replica {how} to {host}:{port}: that must be an address of this machine which the replica's "
+        "machine can reach (--listen); see also the log of where it was started"
+    )
