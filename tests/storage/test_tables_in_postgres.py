@@ -65,6 +65,12 @@ def store(request: pytest.FixtureRequest) -> SqlStore:
     return request.getfixturevalue("two")[0]
 
 
+def test_a_database_that_is_not_there_is_no_busy_one(server: str) -> None:
+    database = PostgresDatabase(server.replace("/postgres?", "/nobody_made_it?"), PARTS["STORE"])
+    with pytest.raises(StoreBusy, match=r"store's PostgreSQL has no such user or database: .* `ledger`$"):
+        database.query("SELECT 1")
+
+
 def test_keys_are_added_and_revoked(store: SqlStore) -> None:
     keys = Keys(store)
     assert not keys.ever() and keys.version() == 0 and len(keys.pepper()) == 32

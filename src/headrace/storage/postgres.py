@@ -23,6 +23,15 @@ IDLE_TIMEOUT_S = 30
 """How long a transaction may stand still, whose server is stopped or cut off: the others wait for it."""
 
 
+_REFUSALS = (
+    (
+        ("authentication failed", "no password supplied", "no pg_hba.conf entry"),
+        "refuses the user or the password",
+    ),
+    (("does not exist",), "has no such user or database"),
+)
+"""Words of PostgreSQL, which gives no codes before there is a connection, and what they are called here."""
+
 PARTS = {"LEDGER": LEDGER, "STORE": STORE}
 
 
@@ -157,6 +166,17 @@ class PostgresDatabase:
             f"the {self._part.name}'s PostgreSQL is busy ({cause}): try again in a moment", reason="store"
         )
 
+    def _check_refusal(self, said: str) -> None:
+        """StoreBusy where PostgreSQL answers and takes no connection of this address. What it says is not
+        quoted: clients read the message."""
+        for words, what in _REFUSALS:
+            if any(word in said for word in words):
+                raise StoreBusy(
+                    f"the {self._part.name}'s PostgreSQL {what}: the operator must check its address "
+                    "in `ledger`",
+                    reason="store",
+                )
+
     def _drop(self) -> None:
         """Leave connections that are broken: the next call makes new ones."""
         for name in ("_reader", "_writer"):
@@ -197,6 +217,9 @@ class PostgresDatabase:
             )
         except psycopg.ProgrammingError as error:  # the message may repeat the address
             raise StoreError("the address in `ledger` is none that PostgreSQL's library takes") from error
+        except psycopg.OperationalError as error:
+            self._check_refusal(str(error))
+            raise
         connection.adapters.register_loader("numeric", _Whole)
         return connection
 
