@@ -50,6 +50,7 @@ def test_the_figures_are_those_of_the_metrics(server: Running) -> None:
     assert model["pages"] == {"used": 0, "cached": 0, "free": 100}
     assert model["memory"] == {"weights": 0, "kv_cache": 102_400, "other": 307_200}
     assert (model["state"], model["max_running"], model["step_bytes"]) == ("loaded", 32, 1000)
+    assert model["replicas"] is None, "one process serves it"
     assert event["replies"] == {"200": 2}
     assert event["started_s"] < event["now_s"]
 

@@ -77,7 +77,7 @@ def test_it_is_small_and_sent_packed(server: Running) -> None:
     sent, needed = 0, {"/", *(f"/{path}" for path in assets(server))}
     sizes: dict[str, int] = {}
     others = [f"/page/{file.name}" for file in FOLDER.glob("*.js") if f"/page/{file.name}" not in needed]
-    assert len(others) == 6, "the code of four panes, of the tables in them, and of Markdown"
+    assert len(others) == 8, "the code of four panes, of replicas, of Markdown, and what panes share"
     for path in (*needed, *others):
         with server.http().stream("GET", path, headers=HTML | {"accept-encoding": "gzip"}) as reply:
             raw = b"".join(reply.iter_raw())

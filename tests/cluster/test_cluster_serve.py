@@ -13,10 +13,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pytest
 
 from headrace.cli import main as command_line
+from headrace.engine.client import LoadedModel
 
 KEYS = ("--api-key", "user-key", "--admin-api-key", "admin-key")
 
@@ -70,7 +72,19 @@ def answer(client: openai.OpenAI, seed: int, then: Callable[[], None] = lambda: 
     return "".join(parts)
 
 
-def test_a_served_cluster(url: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def live_model(url: str) -> dict[str, Any]:
+    """What the page shows of the model."""
+    headers = {"authorization": "Bearer user-key"}
+    with (
+        httpx.Client(trust_env=False) as client,
+        client.stream("GET", f"{url}/v1/live", headers=headers) as stream,
+    ):
+        line = next(line for line in stream.iter_lines() if line.startswith("data: "))
+    (model,) = json.loads(line[6:])["models"]
+    return model
+
+
+def test_a_served_cluster(url: str, here: LoadedModel, capsys: pytest.CaptureFixture[str]) -> None:
     client = openai.OpenAI(base_url=f"{url}/v1", api_key="user-key", max_retries=0)
     name = client.models.list().data[0].id
 
@@ -81,6 +95,10 @@ def test_a_served_cluster(url: str, folder: Path, capsys: pytest.CaptureFixture[
     (model,) = headrace(capsys, url, "status")
     assert model["id"] == name and model["policy"] == "kv" and model["problem"] is None
     assert (model["wanted"], model["nodes"], model["in_flight"], model["waiting"]) == (2, ["local"], 0, 0)
+    live = live_model(url)
+    one = here.plan
+    assert (live["replicas"], live["max_running"]) == (2, 16)
+    assert live["memory"]["weights"] == 2 * one.weights_bytes > 0
     undisturbed = answer(client, 1)
 
     killed: list[int] = []

@@ -18,7 +18,7 @@ class PageCounts(Struct, frozen=True):
 
 
 class ModelMemory(Struct, frozen=True):
-    """Bytes of a model's process, all zero while it is not loaded."""
+    """Bytes of a model's processes, all zero while it is not loaded."""
 
     weights: int = 0
     kv_cache: int = 0
@@ -32,13 +32,24 @@ class WeightUse(Struct, frozen=True):
     operations: float = 0.0
 
 
+class ModelSizes(Struct, frozen=True):
+    """What a model has, all its replicas together. `replicas` is None where it is not served by replicas."""
+
+    memory: ModelMemory = ModelMemory()
+    work: WeightUse = WeightUse()
+    max_running: int = 0
+    replicas: int | None = None
+
+
 class LiveModel(Struct, frozen=True, kw_only=True):
-    """One model. What is not a gauge (`running` to `max_running`, `pages`, `memory`) is counted since the
-    server's start. `first_token`, `per_token` and `between_tokens` are counts of latencies in the buckets of
-    `LiveFigures.bounds_s`, and one more for what is above."""
+    """One model. What is not a gauge (`replicas` to `max_running`, `pages`, `memory`) is counted since the
+    server's start. `replicas` is how many run, None for a model without replicas. `first_token`, `per_token`
+    and `between_tokens` are counts of latencies in the buckets of `LiveFigures.bounds_s`, and one more for
+    what is above."""
 
     name: str
     state: str
+    replicas: int | None
     running: int
     waiting: int
     max_running: int
@@ -82,15 +93,16 @@ class LiveFigures(Struct, frozen=True, kw_only=True):
     machine: MachinePeaks | None = None
 
 
-def live_model(report: ModelReport, memory: ModelMemory, work: WeightUse, max_running: int) -> LiveModel:
+def live_model(report: ModelReport, sizes: ModelSizes) -> LiveModel:
     """The figures of one model, from what its metrics are made of."""
     meter, status = report.meter, report.status
     return LiveModel(
         name=report.name,
         state=report.state,
+        replicas=sizes.replicas,
         running=status.running,
         waiting=status.waiting,
-        max_running=max_running,
+        max_running=sizes.max_running,
         steps=status.steps,
         prompt_tokens=meter.prompt_tokens,
         generation_tokens=meter.generation_tokens,
@@ -105,9 +117,9 @@ def live_model(report: ModelReport, memory: ModelMemory, work: WeightUse, max_ru
             cached=status.available_pages - status.free_pages,
             free=status.free_pages,
         ),
-        memory=memory,
-        step_bytes=work.bytes,
-        step_operations=work.operations,
+        memory=sizes.memory,
+        step_bytes=sizes.work.bytes,
+        step_operations=sizes.work.operations,
         first_token=meter.first_token.counts(),
         per_token=meter.per_token.counts(),
         between_tokens=meter.between_tokens.counts(),

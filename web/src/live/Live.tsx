@@ -1,16 +1,25 @@
 import type { JSX } from "preact";
-import { useEffect, useState } from "preact/hooks";
+import { useEffect } from "preact/hooks";
 import { bytes, percent, plural, rate, seconds, whole } from "../lib/format";
 import { getKey, retried } from "../lib/http";
+import { Later } from "../lib/Later";
 import { Card, type Head, Table, Tiles } from "../lib/tables";
 import { Notice } from "../lib/ui";
 import { Chart } from "./Chart";
-import { failure, follow, history, latest, type LiveEvent, type LiveModel, percentile, rates, recent, share, state, sum } from "./feed";
+import { failure, follow, history, latest, type LiveEvent, type LiveModel, percentile, rates, recent, share, shown, state, sum } from "./feed";
 
 const CELLS = 240; // of the map of pages
+const LATENCIES: [title: string, what: (model: LiveModel) => number[]][] = [
+  ["Time to first token", (one) => one.first_token],
+  ["Time between tokens", (one) => one.between_tokens],
+];
+const LEGEND = [
+  ["used", "in use"],
+  ["cached", "kept for prompts to come"],
+  ["free", "free"],
+];
 
 export function Live(): JSX.Element {
-  const [model, setModel] = useState("");
   const event = latest.value;
   void retried.value;
   useEffect(() => {
@@ -28,7 +37,7 @@ export function Live(): JSX.Element {
       abort.abort();
     };
   }, [getKey()]);
-  const name = event?.models.some((one) => one.name === model) ? model : "";
+  const name = event?.models.some((one) => one.name === shown.value) ? shown.value : "";
   return (
     <div class="pane">
       <div class="pane-head">
@@ -36,7 +45,7 @@ export function Live(): JSX.Element {
         <Connection />
         <span class="grow" />
         {event && event.models.length > 1 && (
-          <select aria-label="Model" value={name} onChange={(change) => setModel(change.currentTarget.value)}>
+          <select aria-label="Model" value={name} onChange={(change) => (shown.value = change.currentTarget.value)}>
             <option value="">all models</option>
             {event.models.map((one) => (
               <option key={one.name}>{one.name}</option>
@@ -89,27 +98,21 @@ function Figures({ event, model }: { event: LiveEvent; model: string }): JSX.Ele
             { label: "waiting", color: "--line-3", values: events.map((one) => sum(one, model, (each) => each.waiting)), isDashed: true },
           ]}
         />
-        <Chart
-          title="Time to first token"
-          unit="last minute"
-          times={times}
-          shown={seconds}
-          series={[
-            { label: "median", color: "--line-1", values: at((one) => one.first_token, 0.5) },
-            { label: "p95", color: "--line-3", values: at((one) => one.first_token, 0.95), isDashed: true },
-          ]}
-        />
-        <Chart
-          title="Time between tokens"
-          unit="last minute"
-          times={times}
-          shown={seconds}
-          series={[
-            { label: "median", color: "--line-1", values: at((one) => one.between_tokens, 0.5) },
-            { label: "p95", color: "--line-3", values: at((one) => one.between_tokens, 0.95), isDashed: true },
-          ]}
-        />
+        {LATENCIES.map(([title, what]) => (
+          <Chart
+            key={title}
+            title={title}
+            unit="last minute"
+            times={times}
+            shown={seconds}
+            series={[
+              { label: "median", color: "--line-1", values: at(what, 0.5) },
+              { label: "p95", color: "--line-3", values: at(what, 0.95), isDashed: true },
+            ]}
+          />
+        ))}
       </div>
+      {shownModels(event, model).some((one) => one.replicas !== null) && <Later load={async () => (await import("./Replicas")).Replicas} />}
       <PageMaps event={event} model={model} />
       <Memory event={event} model={model} />
     </>
@@ -178,15 +181,11 @@ function PageMaps({ event, model }: { event: LiveEvent; model: string }): JSX.El
 function Legend(): JSX.Element {
   return (
     <ul class="legend">
-      <li>
-        <span class="cell used" aria-hidden="true" /> in use
-      </li>
-      <li>
-        <span class="cell cached" aria-hidden="true" /> kept for prompts to come
-      </li>
-      <li>
-        <span class="cell free" aria-hidden="true" /> free
-      </li>
+      {LEGEND.map(([kind, meaning]) => (
+        <li key={kind}>
+          <span class={`cell ${kind}`} aria-hidden="true" /> {meaning}
+        </li>
+      ))}
     </ul>
   );
 }
@@ -196,19 +195,19 @@ function PageMap({ model: { name, pages } }: { model: LiveModel }): JSX.Element 
   const cells = Math.min(CELLS, total);
   const used = pages.used && Math.max(1, Math.round((pages.used / total) * cells));
   const kept = pages.cached && Math.max(1, Math.round((pages.cached / total) * cells));
-  const label = `${name}: ${whole(pages.used)} pages in use, ${whole(pages.cached)} kept, ${whole(pages.free)} free`;
+  const said = `${whole(pages.used)} in use, ${whole(pages.cached)} kept, ${whole(pages.free)} free`;
   return (
     <div class="map">
       <h3>
         <bdi>{name}</bdi>
       </h3>
-      <div class="cells" role="img" aria-label={label}>
+      <div class="cells" role="img" aria-label={`${name}: ${said}`}>
         {Array.from({ length: cells }, (_, index) => (
           <i key={index} class={`cell ${index < used ? "used" : index < used + kept ? "cached" : "free"}`} />
         ))}
       </div>
       <p class="hint">
-        {whole(pages.used)} in use · {whole(pages.cached)} kept · {whole(pages.free)} free of {whole(total)}
+        {said} of {whole(total)}
       </p>
     </div>
   );

@@ -12,6 +12,7 @@ export interface Pages {
 export interface LiveModel {
   name: string;
   state: string;
+  replicas: number | null; // null: not served by replicas
   running: number;
   waiting: number;
   max_running: number;
@@ -49,6 +50,8 @@ const BACKOFF_MS = [500, 1000, 2000, 5000];
 
 export const latest = signal<LiveEvent | null>(null);
 export const state = signal<"connecting" | "live" | "lost">("connecting");
+/** The name of the one model that is shown; empty: all. */
+export const shown = signal("");
 export const failure = signal<string | null>(null);
 let kept: LiveEvent[] = [];
 

@@ -18,6 +18,7 @@ from headrace.api.http.call_context import HttpCall, call_of
 from headrace.api.http.endpoint import Endpoint
 from headrace.api.http.event_stream import MEDIA_TYPE, sse_event, wait_for_disconnect
 from headrace.api.service import Service, get_service
+from headrace.cluster.cluster_client import ClusterClient
 from headrace.errors import NotEnabled, Overloaded
 from headrace.executors.cpu_cache import cache_bytes
 from headrace.executors.machine_limits import Limits, known_limits
@@ -25,7 +26,14 @@ from headrace.inference.accounts import RateLimited
 from headrace.loading.loader import usable_cores
 from headrace.loading.roofline import peak_of
 from headrace.telemetry.histogram import SECONDS
-from headrace.telemetry.live import LiveFigures, MachinePeaks, ModelMemory, WeightUse, live_model
+from headrace.telemetry.live import (
+    LiveFigures,
+    MachinePeaks,
+    ModelMemory,
+    ModelSizes,
+    WeightUse,
+    live_model,
+)
 
 if TYPE_CHECKING:
     from headrace.engine.client import LoadedModel
@@ -100,9 +108,7 @@ class LiveFeed:
     def _figures(self) -> LiveFigures:
         service = self._service
         entries = {entry.name: entry for entry in service.models.entries}
-        models = [
-            live_model(report, *_sizes(entries[report.name].model)) for report in model_reports(service)
-        ]
+        models = [live_model(report, _sizes(entries[report.name].model)) for report in model_reports(service)]
         return LiveFigures(
             started_s=STARTED_S,
             now_s=time.time(),
@@ -146,14 +152,19 @@ class LiveReply(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def _sizes(model: LoadedModel | None) -> tuple[ModelMemory, WeightUse, int]:
+def _sizes(model: LoadedModel | None) -> ModelSizes:
     if model is None:
-        return ModelMemory(), WeightUse(), 0
-    plan = model.plan
+        return ModelSizes()
+    plan, engine = model.plan, model.engine
+    replicas = len(engine.replicas()) if isinstance(engine, ClusterClient) else None
+    count = 1 if replicas is None else replicas  # the plan and the limits are of one process
     other = max(0, plan.total_bytes - plan.weights_bytes - plan.kv_bytes)
-    memory = ModelMemory(plan.weights_bytes, plan.kv_bytes, other)
-    work = WeightUse(plan.weight_bytes_per_token, plan.operations_per_token)
-    return memory, work, model.engine.limits.max_num_seqs
+    return ModelSizes(
+        memory=ModelMemory(plan.weights_bytes * count, plan.kv_bytes * count, other * count),
+        work=WeightUse(plan.weight_bytes_per_token, plan.operations_per_token),
+        max_running=engine.limits.max_num_seqs * count,
+        replicas=replicas,
+    )
 
 
 def _limits(service: Service) -> Limits | None:
