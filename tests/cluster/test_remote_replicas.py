@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import math
 import os
 import shutil
 import signal
@@ -16,15 +17,19 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import cast
 
 import pytest
+from msgspec.structs import replace
 from test_cluster_client import request, running
 
 from headrace.cluster import remote_replica
 from headrace.cluster.cluster_client import ClusterClient
 from headrace.cluster.cluster_loader import ClusterLoader
 from headrace.cluster.join import Hello, refusal
-from headrace.cluster.remote_replica import RemoteReplicas
+from headrace.cluster.prefix_index import group_keys
+from headrace.cluster.remote_replica import MAX_HANDSHAKES, RemoteReplicas
+from headrace.cluster.replica_link import ReplicaEvents, ReplicaLink
 from headrace.cluster.replica_pool import ReplicaRefused
 from headrace.cluster.sealed_socket import MAX_RECORD_BYTES, NotAuthenticated, SealedSocket, seal
 from headrace.cluster.weights_digest import weights_digest
@@ -33,7 +38,8 @@ from headrace.engine.client import LoadedModel
 from headrace.errors import EngineStopped
 from headrace.loading.options import EngineOptions
 from headrace.workers.model_spec import ModelSpec
-from headrace.workers.protocol import LoadModel, PlanModel
+from headrace.workers.process import WorkerProcess
+from headrace.workers.protocol import FromWorker, HotTexts, LoadModel, PlanModel
 from headrace.workers.spawn import Spawner
 from tiny import Running
 
@@ -109,6 +115,21 @@ def test_an_address_that_no_other_machine_reaches_is_warned_of(
     assert ("with --listen" in caplog.text) == warns
 
 
+def test_strangers_that_say_nothing_hold_up_no_replica(
+    folder: Path, opened: list[socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Served one after another, each of them would take the three seconds that a replica waits."""
+    monkeypatch.setattr("headrace.cluster.remote_replica.JOIN_S", 10.0)
+
+    def launch_late(host: str, port: int, key: bytes) -> subprocess.Popen[bytes]:
+        opened.extend(socket.create_connection((host, port)) for _ in range(MAX_HANDSHAKES + 8))
+        return launch(host, port, key)
+
+    made = RemoteReplicas(launch_late, folder, host="127.0.0.1", spawner=Spawner(forks=False))()
+    assert made.close() == "ended with exit code 0"
+    assert all(end.recv(100) is not None and not end.recv(100) for end in opened[8:]), "they are closed"
+
+
 def test_other_files_are_refused(folder: Path, tmp_path: Path) -> None:
     own = tmp_path / "model"
     shutil.copytree(folder, own)
@@ -125,6 +146,74 @@ def test_other_files_are_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ReplicaRefused, match="have the digest"):
         RemoteReplicas(changed, own, host="127.0.0.1", spawner=Spawner(forks=False))()
     assert [process.wait(10) for process in started] in ([1], [-9])
+
+
+def test_the_digest_of_weights_is_of_all_that_is_loaded(tmp_path: Path) -> None:
+    """Also of a model's other parts, and of what its modules have in folders of their own."""
+    model, parts = tmp_path / "model", [tmp_path / f"m-{number:05}-of-00002.gguf" for number in (1, 2)]
+    files = [*parts, model / "modules.json", model / "config.json", model / "2_Dense" / "model.safetensors"]
+    for number, file in enumerate(files):
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(b"a" * (number + 1))
+    (model / "2_Dense" / "notes.md").write_text("not read")
+    for path, whose in ((parts[0], parts), (model, files[2:])):
+        before = weights_digest(path)
+        for file in whose:
+            old = file.read_bytes()
+            file.write_bytes(old + b"b")
+            assert weights_digest(path) != before, file
+            file.write_bytes(old)
+        assert weights_digest(path) == before
+    assert weights_digest(parts[1]) == weights_digest(parts[0])
+
+
+class _Says:
+    """A worker process that says one thing."""
+
+    host, pid, closed = "local", 1, 0
+
+    def __init__(self, message: FromWorker) -> None:
+        self._message = message
+
+    def messages(self) -> Iterator[FromWorker]:
+        yield self._message
+
+    def close(self) -> str:
+        self.closed += 1
+        return "ended"
+
+
+def test_a_replica_that_sends_what_nobody_expects_is_lost(cluster: Callable[..., ClusterClient]) -> None:
+    """Its requests would wait for ever if the thread that reads its messages had ended by an exception."""
+    engine = cluster(replicas=1, max=1)
+    [ready] = [one.ready for one in engine._pool.links]
+    process = _Says(HotTexts(0, [((True, "", ""), 0, (2**64 - 1,) * 200)]))
+    lost: list[str] = []
+
+    class Told:
+        """What a front does with a message."""
+
+        def moved(self, link: ReplicaLink, report: HotTexts) -> None:
+            group_keys(report.texts[0][2], "")
+
+        def lost(self, link: ReplicaLink, how: str) -> None:
+            lost.append(how)
+
+    link = ReplicaLink(7, cast("WorkerProcess", process), ready, cast("ReplicaEvents", Told()))
+    link.start()
+    link.join()
+    assert lost == ["ended"] and process.closed == 1
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -1.0])
+def test_costs_that_no_machine_has_do_not_count(wrong: float, cluster: Callable[..., ClusterClient]) -> None:
+    engine = cluster(replicas=1, max=1)
+    [link] = engine._pool.links
+    link.computed_s = time.monotonic()
+    engine._learn(link, replace(link.status, step_costs=(1e-3, wrong, 1e-3, 0.0)))
+    assert engine.router.replicas[link.number].costs is None
+    engine._learn(link, replace(link.status, step_costs=(1e-3, 1e-3, 1e-3, 0.0)))
+    assert engine.router.replicas[link.number].costs is not None
 
 
 @pytest.fixture

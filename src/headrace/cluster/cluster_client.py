@@ -409,7 +409,7 @@ class ClusterClient:
         costs = CostModel.of(status.step_costs)
         with self._lock:
             known = self._router.replicas.get(link.number)
-            if known is not None and known.costs != costs:
+            if known is not None and costs.is_possible and known.costs != costs:
                 self._router.measured(link.number, costs)
 
     def took(self, link: ReplicaLink, message: StepEvents) -> None:

@@ -37,6 +37,11 @@ class CostModel(Struct, frozen=True, kw_only=True):
             pair_s=fmean(one.pair_s for one in models),
         )
 
+    @property
+    def is_possible(self) -> bool:
+        """Whether a machine can have these: what a replica publishes may be anything."""
+        return all(0 <= one < math.inf for one in (self.step_s, self.prefill_s, self.row_s, self.pair_s))
+
     def seconds(self, work: StepWork) -> float:
         """Of one step."""
         tokens = self.prefill_s * work.prefill + self.row_s * work.rows

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -27,6 +28,9 @@ JOIN_S = 120.0
 LOOK_S = 5.0
 """How often a front that waits for a replica looks whether that has ended."""
 KEY_BYTES = 32
+ACCEPT_S = 0.05
+MAX_HANDSHAKES = 64
+"""At a time. A replica takes a millisecond or two for its own."""
 
 Launch = Callable[[str, int, bytes], StartedProcess]
 """Starts `headrace.cluster.join` somewhere: address and port of the front, and the key of this replica."""
@@ -94,20 +98,81 @@ class RemoteProcess:
             self._process.wait(JOIN_S)
 
 
+class _Handshakes:
+    """Connections to a port, of which one knows the key. Each proves it on a thread of its own, so that a
+    stranger who says nothing holds up nobody; where there are too many, the one that has taken longest goes.
+    """
+
+    def __init__(self, listener: socket.socket, key: bytes) -> None:
+        self._listener, self._key = listener, key
+        self._lock = threading.Lock()
+        self._pending: deque[socket.socket] = deque()
+        self._found: SealedSocket | None = None
+        self._closed = False
+
+    def first(self, timeout_s: float) -> SealedSocket | None:
+        """The first that knows the key; None where there is none in time."""
+        until_s = time.monotonic() + timeout_s
+        self._listener.settimeout(ACCEPT_S)
+        while self._found is None and time.monotonic() < until_s:
+            with suppress(TimeoutError):
+                self._begin(self._listener.accept()[0])
+        with self._lock:
+            found, self._found = self._found, None
+        return found
+
+    def close(self) -> None:
+        """Close the others."""
+        with self._lock:
+            self._closed, found, self._found = True, self._found, None
+            pending = list(self._pending)
+        for end in pending:
+            _end(end)
+        if found is not None:
+            found.close()
+
+    def _begin(self, end: socket.socket) -> None:
+        with self._lock:
+            self._pending.append(end)
+            late = self._pending.popleft() if len(self._pending) > MAX_HANDSHAKES else None
+        if late is not None:
+            _end(late)
+        threading.Thread(target=self._seal, args=(end,), name="headrace-handshake", daemon=True).start()
+
+    def _seal(self, end: socket.socket) -> None:
+        try:
+            sealed = seal(end, self._key, is_front=True)
+        except NotAuthenticated:
+            sealed = None
+        with self._lock:
+            with suppress(ValueError):
+                self._pending.remove(end)
+            if sealed is not None and self._found is None and not self._closed:
+                self._found, sealed = sealed, None
+        if sealed is not None:
+            sealed.close()
+
+
+def _end(end: socket.socket) -> None:
+    """Its thread reads the end, and closes it."""
+    with suppress(OSError):
+        end.shutdown(socket.SHUT_RDWR)
+
+
 def _accepted(listener: socket.socket, key: bytes, process: StartedProcess) -> SealedSocket:
     """The first connection that knows the key; others are closed. EngineStopped where none comes."""
-    until_s = time.monotonic() + JOIN_S
+    until_s, handshakes = time.monotonic() + JOIN_S, _Handshakes(listener, key)
     how = f"did not connect within {JOIN_S:g} s"
-    while (left_s := until_s - time.monotonic()) > 0:
-        listener.settimeout(min(left_s, LOOK_S))
-        try:
-            return seal(listener.accept()[0], key, is_front=True)
-        except NotAuthenticated:
-            continue
-        except TimeoutError:
+    try:
+        while (left_s := until_s - time.monotonic()) > 0:
+            found = handshakes.first(min(left_s, LOOK_S))
+            if found is not None:
+                return found
             with suppress(subprocess.TimeoutExpired):
                 how = f"ended with exit code {process.wait(0.0)} before it had connected"
                 break
+    finally:
+        handshakes.close()
     host, port = listener.getsockname()[:2]
     raise EngineStopped(
         f"a replica {how} to {host}:{port}: that must be an address of this machine which the replica's "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from typing import Literal, Protocol
@@ -113,6 +114,10 @@ class ReplicaLink:
                 self._take(message)
         except BadFrame as error:
             LOG.error("replica %d: %s", self.number, error.message)
+        except (
+            Exception
+        ):  # what it sent makes no sense here: without this thread nobody would hear of its end
+            LOG.exception("replica %d", self.number)
         how = self._process.close()
         self._told.lost(self, "made no step for too long" if self.hung else how)
 
@@ -123,7 +128,8 @@ class ReplicaLink:
             if message.status.steps != self.status.steps:
                 self.computed_s = time.monotonic()
             self.status = message.status
-            self.longest_step_s = max(self.longest_step_s, message.status.longest_step_s)
+            if math.isfinite(message.status.longest_step_s):
+                self.longest_step_s = max(self.longest_step_s, message.status.longest_step_s)
             self.passing_on = True  # may take as long as readers take; the worker waits for it
             self._told.took(self, message)
             self.passing_on = False

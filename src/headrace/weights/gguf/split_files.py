@@ -42,6 +42,15 @@ def open_parts(path: Path) -> list[GgufFile]:
         return parts
 
 
+def part_paths(path: Path) -> list[Path]:
+    """The file, or by its name all parts of the model that it is one of. Nothing is opened."""
+    match = _PART.fullmatch(path.name)
+    count = 0 if match is None else int(match[3])
+    if match is None or not 1 < count <= MAX_PARTS:
+        return [path]
+    return [path.with_name(f"{match[1]}-{number:05}-of-{match[3]}.gguf") for number in range(1, count + 1)]
+
+
 def _open(path: Path) -> GgufFile:
     try:
         return GgufFile(path)
