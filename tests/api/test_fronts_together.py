@@ -15,6 +15,9 @@ from in_process import Running
 from postgres_server import running_postgres
 
 psycopg = pytest.importorskip("psycopg", reason="the extra postgres is not installed")
+from headrace.errors import StoreBusy  # noqa: E402
+from headrace.storage.postgres import PARTS  # noqa: E402  (needs the extra)
+
 Serve = Callable[..., Running]
 
 
@@ -102,6 +105,22 @@ def test_requests_are_counted_over_both(pair: Pair) -> None:
     chat(servers[1], "k2")
 
 
+def test_a_key_that_has_no_requests_left_does_not_wait_for_the_store(pair: Pair, postgres: str) -> None:
+    one, _ = pair(api_key="k1", key_rpm=2)
+    for _ in range(2):
+        chat(one, "k1")
+    with pytest.raises(openai.RateLimitError):
+        chat(one, "k1")
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        newest = "SELECT datname FROM pg_database WHERE datname ~ '^t[0-9a-f]{12}$' ORDER BY oid DESC LIMIT 1"
+        [(name,)] = connection.execute(newest).fetchall()
+    url = postgres.replace("/postgres?", f"/{name}?")
+    with psycopg.connect(url, autocommit=True) as other:
+        other.execute("SELECT pg_advisory_lock(%s)", (PARTS["STORE"].lock,))  # transactions wait for it
+        with pytest.raises(openai.RateLimitError, match="2 requests per minute"):
+            chat(one, "k1")
+
+
 def test_tokens_are_counted_over_both_and_come_back(pair: Pair) -> None:
     one, other = pair(api_key="k1", key_tpm=1000)
     client = slow(one).openai(api_key="k1")
@@ -123,6 +142,26 @@ def test_requests_at_a_time_are_counted_over_both(pair: Pair) -> None:
                 chat(server, "k1")
     until(lambda: one.model.engine.cancelled)
     until(lambda: is_free(other))
+    one.model.engine.pause_s = 0.0
+    chat(one, "k1")
+
+
+def test_requests_that_end_while_the_store_is_away_count_no_longer(pair: Pair) -> None:
+    """They would be counted until a restart: a key with few requests at a time could make none."""
+    one, _ = pair(api_key="k1", key_max_concurrency=1)
+    slow(one)
+    use, failed = one.server._service.keys._shared.use, list[str]()
+
+    def fail() -> None:
+        failed.append("")
+        raise StoreBusy("it does not answer", reason="store")
+
+    client = one.openai(api_key="k1")
+    with client.responses.create(model="fake/model", input="a", stream=True) as stream:
+        next(iter(stream))
+        use.transaction = fail
+    until(lambda: failed)
+    del use.transaction
     one.model.engine.pause_s = 0.0
     chat(one, "k1")
 

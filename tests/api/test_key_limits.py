@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from pathlib import Path
 
@@ -13,8 +14,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import headrace.api.http.api_keys
 import headrace.api.http.body_memory
+from headrace.api.http.api_keys import KeyRing
 from headrace.api.http.body_memory import BodyMemory
 from headrace.api.http.call_context import HttpCall
+from headrace.config.settings import Settings
 from headrace.errors import Overloaded
 from headrace.inference.accounts import Account, RateLimited, ReadLimits
 from headrace.storage.database import Database
@@ -35,6 +38,26 @@ def rejections(server: Running) -> dict[str, float]:
     text = server.http().get("/metrics").text
     families = {family.name: family for family in text_string_to_metric_families(text)}
     return {s.labels["reason"]: s.value for s in families["headrace_admission_rejected"].samples}
+
+
+def test_a_server_that_had_keys_stays_closed_where_they_are_gone(tmp_path: Path) -> None:
+    """Such as after its database was replaced by an empty one."""
+    database, clock = Database(tmp_path / "store.sqlite3"), Clock()
+    Keys(database).add("a", KeyLimits())
+    ring = KeyRing(Settings(), database, clock)
+
+    async def look() -> list[bool]:
+        found: list[bool] = []
+        for statement in ("SELECT 1", "DELETE FROM keys", "SELECT 1"):
+            database.query(statement) if statement[0] == "S" else database.execute(statement)
+            clock.now_s += 10
+            await ring.refresh()
+            found.append(ring.required)
+        return found
+
+    assert asyncio.run(look()) == [True, True, True]
+    ring.close()
+    database.close()
 
 
 def test_requests_come_back_evenly() -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from headrace.errors import InvalidRequest
+from headrace.inference.response_store import ResponseStore
+from headrace.inference.store_threads import StoreThreads
 from headrace.storage import responses as store
 from headrace.storage.database import Database
-from headrace.storage.responses import Responses, StoredItem
+from headrace.storage.responses import Responses, StoredItem, StoredResponse
 
 
 class Clock:
@@ -45,6 +47,26 @@ def test_a_stored_response_can_be_read(stored: Responses) -> None:
     assert stored.item("o", "a-out") == StoredItem("a-out", b"y")
     assert stored.item("p", "a-out") is None and stored.find("p", "a") is None
     assert stored.events("a", -1) == [b"event 0", b"event 1"] and stored.events("a", 0) == [b"event 1"]
+
+
+def test_a_response_that_ends_while_another_server_gives_it_up_keeps_its_result() -> None:
+    """The store was slow for a while: its server was not heard of, and stores the result in this moment."""
+    database, threads = Database(None), StoreThreads(1)
+    kept = ResponseStore(database, threads)
+    kept.store.add("a", "o", "in_progress", None, b"{}", [])
+
+    def stale(response: StoredResponse) -> bool:
+        kept.store.finish("a", "completed", b'{"x": 1}', [StoredItem("out", b"y")], [])
+        return True
+
+    kept.store.stale = stale
+    found = kept._current("o", "a")
+    assert found is not None and (found.status, found.body) == ("completed", b'{"x": 1}')
+    kept.store.add("b", "o", "in_progress", None, b"{}", [])
+    kept.store.stale = lambda response: True
+    found = kept._current("o", "b")
+    assert found is not None and found.status == "failed"
+    threads.close()
 
 
 def test_deleting_a_response_deletes_its_items_and_events(stored: Responses) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from headrace.inference.batches.batch_files import publish
 from headrace.storage import claim
 from headrace.storage.agent_runs import AgentRuns
 from headrace.storage.aliases import Alias, Aliases
-from headrace.storage.batches import Batches, Line, LineState
+from headrace.storage.batches import Batches, Line, LineState, StoredBatch
 from headrace.storage.claim import StoreClaim, StoreLease, claim_of
 from headrace.storage.database import Database
 from headrace.storage.deletion import delete_everywhere
@@ -219,6 +220,73 @@ def test_work_is_of_one_server_until_it_ends_or_is_not_heard_of(
     assert not other.held()
 
 
+def ended_batch(store: SqlStore) -> StoredBatch:
+    """One whose two lines have run."""
+    batches = Batches(store)
+    made = batches.add(
+        "o",
+        [Line(1, "x", b"1"), Line(2, "y", b"2")],
+        endpoint="/v1/responses",
+        input_file_id="f",
+        completion_window="24h",
+        window_s=60,
+        metadata=None,
+        files_expire_after_s=None,
+    )
+    for place in (1, 2):
+        batches.record(made.id, place, LineState.COMPLETED, b'{"response":{"body":{}}}\n')
+    batches.close(made.id, "completed")
+    return made
+
+
+def visible(store: SqlStore) -> list[str]:
+    return [one.id for one in Files(store).page("o", purpose=None, after=None, limit=9, newest_first=True)]
+
+
+def test_two_servers_that_end_a_batch_at_once_give_it_its_files_once(
+    two: tuple[SqlStore, SqlStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One stood still for longer than its lease, while it wrote the files."""
+    batch = ended_batch(two[0])
+    read, began = Batches.ended_lines, list[str]()
+
+    def ended_lines(self: Batches, batch_id: str, *, after: int, limit: int) -> list[Line]:
+        found = read(self, batch_id, after=after, limit=limit)
+        if not began:
+            began.append(batch_id)
+            publish(two[1], batch, "completed")
+        return found
+
+    monkeypatch.setattr(Batches, "ended_lines", ended_lines)
+    publish(two[0], batch, "completed")
+    ended = Batches(two[0]).get("o", batch.id)
+    assert ended is not None and visible(two[0]) == [ended.output_file_id]
+    assert two[0].query("SELECT count(*) FROM files") == [(1,)]
+
+
+def test_what_the_address_says_counts_and_a_lost_machine_is_noticed(url: str) -> None:
+    """Of two stores in schemas of their own each has its own keys."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("CREATE SCHEMA tenant")
+    tenant = f"{url}&options=-csearch_path%3Dtenant&keepalives_idle=7&application_name=mine"
+    first, second = PostgresDatabase(url, PARTS["STORE"]), PostgresDatabase(tenant, PARTS["STORE"])
+    Keys(first).add("a", KeyLimits())
+    assert Keys(first).ever() and not Keys(second).ever()
+    assert second.query("SHOW lock_timeout") == [("10s",)]
+    for database, idle, name in ((first, "10", "headrace"), (second, "7", "mine")):
+        assert database._reader is not None
+        found = database._reader.info.get_parameters()
+        assert (found["keepalives_idle"], found["keepalives_count"]) == (idle, "3")
+        assert found["application_name"] == name and int(found["tcp_user_timeout"]) < 60_000
+        database.close()
+
+
+def test_an_address_that_is_none_is_in_no_traceback() -> None:
+    with pytest.raises(StoreError, match="none that PostgreSQL's library takes") as caught:
+        PostgresDatabase("postgresql://headrace:se%cret@db/headrace").query("SELECT 1")
+    assert "se%cret" not in "".join(traceback.format_exception(caught.value))
+
+
 def test_a_server_with_keys_of_its_own_does_not_start_without_common_ones(url: str, tmp_path: Path) -> None:
     settings = Settings(store=tmp_path / "s.sqlite3", ledger=url, cluster={"fronts": 2})
     check_keys(settings)
@@ -238,11 +306,11 @@ def test_requests_of_a_server_that_was_killed_count_no_longer(two: tuple[SqlStor
     one.keep_calls("o", 2)
     other.keep_calls("o", 1)
     other.keep_calls("p", 5)
-    assert other.open_calls("o") == 3
+    assert other.open_calls("o") == 2 and one.open_calls("o") == 1 and one.open_calls("p") == 5
     two[0].execute("UPDATE key_calls SET until_s = until_s - 16")
     assert other.open_calls("o") == 0
-    other.still_open()
-    assert one.open_calls("o") == 1
+    other.still_open({"o": 1})
+    assert one.open_calls("o") == 1 and one.open_calls("p") == 0
     one.keep_bucket("o", "tokens", -2.5, 1.0)
     one.keep_bucket("o", "tokens", 3.5, 2.0)
     assert other.bucket("o", "tokens") == (3.5, 2.0) and other.bucket("o", "requests") is None
@@ -266,6 +334,24 @@ def test_ledger_and_store_wait_for_their_own_part_alone(
     with ledger.transaction():
         assert two[0].execute("DELETE FROM keys") == 0
     ledger.close()
+
+
+def test_transactions_see_what_was_written_while_they_waited(url: str) -> None:
+    """Whatever the database has by default: two servers would spend the same money of a budget."""
+    store = PostgresDatabase(f"{url}&options=-cdefault_transaction_isolation%3Dserializable")
+    with store.transaction():
+        assert store.query("SHOW transaction_isolation") == [("read committed",)]
+    store.close()
+
+
+def test_a_server_that_has_become_a_standby_is_left(url: str) -> None:
+    """The next call connects anew, to the one that writes now."""
+    store = PostgresDatabase(url, PARTS["STORE"])
+    with pytest.raises(StoreBusy, match="it only reads"), store.transaction():
+        store._open_writer().execute("SET TRANSACTION READ ONLY")
+        store.execute("DELETE FROM keys")
+    assert store._writer is None and store.execute("DELETE FROM keys") == 0
+    store.close()
 
 
 def test_a_server_that_stands_still_does_not_hold_up_the_others(

@@ -328,7 +328,7 @@ class ResponseStore:
             return found
         body = cast("dict[str, Any]", msgspec.json.decode(found.body))
         body |= {"status": "failed", "error": {"code": "server_error", "message": INTERRUPTED}}
-        self.store.finish(response_id, "failed", msgspec.json.encode(body), (), ())
+        self.store.fail_stale(found, msgspec.json.encode(body))
         return self.store.find(owner, response_id)
 
     def _whole(self, found: StoredResponse) -> msgspec.Raw:

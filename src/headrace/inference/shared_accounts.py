@@ -26,7 +26,8 @@ class SharedUse:
         self.use = use
         self.threads = StoreThreads(1)
         self.calls: dict[str, int] = {}
-        """Requests under way on this server, by owner; changed in transactions alone."""
+        """Requests under way on this server, by owner; changed on the store's thread alone. The store may not
+        have heard of all that have ended."""
         self._beat: asyncio.Task[None] | None = None
         self._later: set[asyncio.Task[None]] = set()
 
@@ -52,7 +53,7 @@ class SharedUse:
         while any(self.calls.values()):
             await asyncio.sleep(LEASE_S / 3)
             try:
-                await self.threads.run(self.use.still_open)
+                await self.threads.run(lambda: self.use.still_open(dict(self.calls)))
             except StoreError as error:
                 LOG.error("%s", error.message)
 
@@ -76,6 +77,10 @@ class SharedAccount(Account):
         """See `Account.enter_shared`."""
         if self._requests is None and self._tokens is None and self.limits.concurrency is None:
             return
+        if self._requests is not None:
+            # Others only take from it: where this copy has none left there is none. So a key that goes on
+            # asking costs the store, and all other keys, nothing.
+            self._check(self._requests, 1, self._clock(), "requests")
         entering = asyncio.ensure_future(self._patiently(self._enter))
         try:
             await asyncio.shield(entering)
@@ -112,6 +117,8 @@ class SharedAccount(Account):
 
     def _enter(self) -> None:
         self._in_store(lambda: Account.enter(self), calls=1)
+        if self.limits.concurrency is not None:
+            self._shared.calls[self.owner()] = self._own_calls + 1
 
     def _undo(self, entering: asyncio.Future[None]) -> None:
         if not entering.cancelled() and entering.exception() is None:
@@ -119,24 +126,38 @@ class SharedAccount(Account):
 
     def _leave(self) -> None:
         if self.limits.concurrency is not None:
-            self._shared.later(lambda: self._in_store(lambda: None, calls=-1))
+            self._shared.later(self._left)
 
-    def _in_store(self, work: Callable[[], None], *, calls: int = 0) -> None:
-        """Do it with the buckets of the store, and keep what becomes of them; nothing where it is refused."""
-        use, owner, counts = self._shared.use, self.owner(), self.limits.concurrency is not None and calls
+    def _left(self) -> None:
+        """It has ended, whether or not the store can hear of that now."""
+        owner, left = self.owner(), self._own_calls - 1
+        if left > 0:
+            self._shared.calls[owner] = left
+        else:
+            self._shared.calls.pop(owner, None)
+        self._in_store(lambda: None, calls=0)
+
+    @property
+    def _own_calls(self) -> int:
+        """Requests under way on this server."""
+        return self._shared.calls.get(self.owner(), 0)
+
+    def _in_store(self, work: Callable[[], None], *, calls: int | None = None) -> None:
+        """Do it with the buckets of the store, and keep what becomes of them; nothing where it is refused.
+        With `calls`, which are new, also requests at a time."""
+        use, owner = self._shared.use, self.owner()
+        counts = self.limits.concurrency is not None and calls is not None
         with use.transaction():
             buckets: list[tuple[str, Bucket]] = []
             for kind, bucket in (("requests", self._requests), ("tokens", self._tokens)):
                 if bucket is not None:
                     bucket.restore(use.bucket(owner, kind))
                     buckets.append((kind, bucket))
-            own = self._shared.calls.get(owner, 0) + calls
+            own = self._own_calls
             if counts:
-                self._open = use.open_calls(owner)
+                self._open = use.open_calls(owner) + own
             work()
             for kind, bucket in buckets:
                 use.keep_bucket(owner, kind, *bucket.state)
             if counts:
-                use.keep_calls(owner, own)
-        if counts:
-            self._shared.calls[owner] = own
+                use.keep_calls(owner, own + (calls or 0))

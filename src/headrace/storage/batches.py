@@ -205,12 +205,12 @@ class Batches:
 
     def publish(
         self, batch_id: str, *, output_file_id: str | None, error_file_id: str | None, usage: str | None
-    ) -> None:
+    ) -> bool:
         """Mark the batch as ended, with complete files; delete its lines, which are now in the files. No
-        effect on a batch that has already ended.
+        effect on a batch that has already ended: False.
         """
         with self._database.transaction():
-            self._database.execute(
+            ended = self._database.execute(
                 f"""UPDATE batches SET status = outcome, ended_s = ?, output_file_id = ?, error_file_id = ?,
                 usage = ?, completed = {_COUNTS["completed"]}, failed = {_COUNTS["failed"]}
                 WHERE id = ? AND ended_s IS NULL""",
@@ -218,6 +218,7 @@ class Batches:
             )
             for table in ("batch_lines", "provider_lines", "provider_jobs"):
                 self._database.execute(f"DELETE FROM {table} WHERE batch = ?", (batch_id,))
+            return ended > 0
 
 
 def _stored(row: Row) -> StoredBatch:

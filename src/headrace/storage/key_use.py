@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import cast
 
@@ -41,10 +42,10 @@ class KeyUse:
         )
 
     def open_calls(self, account: str) -> int:
-        """Requests under way, of all servers."""
+        """Requests under way, of the other servers."""
         [(calls,)] = self._database.query(
-            "SELECT coalesce(sum(calls), 0) FROM key_calls WHERE account = ? AND until_s > ?",
-            (account, self.clock()),
+            "SELECT coalesce(sum(calls), 0) FROM key_calls WHERE account = ? AND server != ? AND until_s > ?",
+            (account, self._server, self.clock()),
         )
         return int(cast("int", calls))
 
@@ -56,11 +57,11 @@ class KeyUse:
             (account, self._server, calls, self.clock() + LEASE_S),
         )
 
-    def still_open(self) -> None:
-        """This server is there, and so are its requests. Forgets servers that have long been gone."""
+    def still_open(self, calls: Mapping[str, int]) -> None:
+        """This server is there, and these are its requests by account: some that have ended may not have been
+        written. Forgets servers that have long been gone."""
         now_s = self.clock()
         with self._database.transaction():
-            self._database.execute(
-                "UPDATE key_calls SET until_s = ? WHERE server = ?", (now_s + LEASE_S, self._server)
-            )
+            for account, count in calls.items():
+                self.keep_calls(account, count)
             self._database.execute("DELETE FROM key_calls WHERE until_s < ?", (now_s - 3600,))

@@ -11,6 +11,7 @@ from typing import Any
 import psycopg
 from psycopg import errors
 from psycopg.adapt import Loader
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from headrace.errors import InvalidRequest, StoreBusy, StoreError
 from headrace.storage.postgres_schema import LEDGER, MIGRATING, STORE, PostgresPart
@@ -21,7 +22,17 @@ LOCK_TIMEOUT_S = 10
 TURN_TIMEOUT_S = 20.0
 IDLE_TIMEOUT_S = 30
 """How long a transaction may stand still, whose server is stopped or cut off: the others wait for it."""
-
+_CONNECTION = {
+    "connect_timeout": CONNECT_TIMEOUT_S,
+    "application_name": "headrace",
+    # A machine that is gone says nothing. By itself the system would notice after two hours, in which keys
+    # that were revoked elsewhere would stay valid here.
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 25_000,
+}
+"""What the address may say otherwise."""
 
 _REFUSALS = (
     (
@@ -48,7 +59,10 @@ class PostgresDatabase:
 
     def __init__(self, url: str, part: PostgresPart = LEDGER) -> None:
         self._url, self._part = url, part
-        self._begin = f"BEGIN; SELECT pg_advisory_xact_lock({part.lock})".encode()
+        # With another isolation, which a database may have by default, it would not see what others have
+        # written while it waited for the lock.
+        lock = f"SELECT pg_advisory_xact_lock({part.lock})"
+        self._begin = f"BEGIN ISOLATION LEVEL READ COMMITTED; {lock}".encode()
         self._writing, self._reading = threading.RLock(), threading.RLock()
         self._writer: psycopg.Connection[Row] | None = None
         self._reader: psycopg.Connection[Row] | None = None
@@ -151,6 +165,9 @@ class PostgresDatabase:
             yield
         except (errors.LockNotAvailable, errors.DeadlockDetected, errors.SerializationFailure) as error:
             raise self._busy("other servers write") from error
+        except errors.ReadOnlySqlTransaction as error:  # it is a standby by now, and another one writes
+            self._drop(writer=True)
+            raise self._busy("it only reads") from error
         except (psycopg.OperationalError, psycopg.InterfaceError) as error:
             self._drop()
             raise self._busy("it does not answer") from error
@@ -177,11 +194,13 @@ class PostgresDatabase:
                     reason="store",
                 )
 
-    def _drop(self) -> None:
-        """Leave connections that are broken: the next call makes new ones."""
+    def _drop(self, *, writer: bool = False) -> None:
+        """Leave connections that are broken, with `writer` that one in any case: the next call makes new
+        ones."""
         for name in ("_reader", "_writer"):
             connection = getattr(self, name)
-            if connection is not None and (connection.closed or connection.broken):
+            is_left = writer and name == "_writer"
+            if connection is not None and (is_left or connection.closed or connection.broken):
                 connection.close()
                 setattr(self, name, None)
 
@@ -206,17 +225,17 @@ class PostgresDatabase:
 
     def _connect(self) -> psycopg.Connection[Row]:
         try:
-            connection = psycopg.connect(
+            given = conninfo_to_dict(self._url)
+            address = make_conninfo(
                 self._url,
-                autocommit=True,
-                connect_timeout=CONNECT_TIMEOUT_S,
-                application_name="headrace",
+                **{name: value for name, value in _CONNECTION.items() if name not in given},
                 client_encoding="utf8",  # else a database in SQL_ASCII gives bytes
-                options=f"-c lock_timeout={LOCK_TIMEOUT_S}s "
+                options=f"{given.get('options', '')} -c lock_timeout={LOCK_TIMEOUT_S}s "
                 f"-c idle_in_transaction_session_timeout={IDLE_TIMEOUT_S}s",
             )
-        except psycopg.ProgrammingError as error:  # the message may repeat the address
-            raise StoreError("the address in `ledger` is none that PostgreSQL's library takes") from error
+            connection = psycopg.connect(address, autocommit=True)
+        except psycopg.ProgrammingError:  # its message may repeat the address, also in a traceback
+            raise StoreError("the address in `ledger` is none that PostgreSQL's library takes") from None
         except psycopg.OperationalError as error:
             self._check_refusal(str(error))
             raise

@@ -92,6 +92,17 @@ class Responses:
                     [(response_id, number, data) for number, data in enumerate(events)],
                 )
 
+    def fail_stale(self, response: StoredResponse, body: bytes) -> None:
+        """Record that a response has failed whose server has stopped. No effect where that has been heard of
+        again, or has stored the result meanwhile."""
+        with self._database.transaction():
+            if self._database.execute(
+                "UPDATE responses SET status = 'failed', body = ?, size_bytes = size_bytes + ? "
+                f"WHERE id = ? AND alive_s = ? AND NOT ({_ENDED})",
+                (body, len(body), response.id, response.alive_s),
+            ):
+                self._database.execute("DELETE FROM response_cancels WHERE response_id = ?", (response.id,))
+
     def find(self, owner: str, response_id: str) -> StoredResponse | None:
         """The owner's response with this id."""
         if not self._database.exists:

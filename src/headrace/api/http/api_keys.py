@@ -127,8 +127,8 @@ class KeyRing:
         stored, version = self._stored, self._keys.version()
         if version == stored.version:
             return
-        if not self._keys.ever():
-            read = _StoredKeys(version)
+        if not self._keys.ever():  # where there were some, the database is another one: it opens nothing
+            read = _StoredKeys(version, stored.ever)
         else:
             keys = self._keys.all()
             accounts = self._accounts_of(keys, stored.accounts)

@@ -43,7 +43,7 @@ def publish(database: SqlStore, batch: StoredBatch, outcome: str) -> None:
     """Write the files of a batch none of whose lines will run any more, and end it.
 
     Part by part, so that others get at the store meanwhile; what an earlier attempt left is thrown away.
-    StoreError where that was this one's, by a server that took over.
+    StoreError where that was this one's, by a server that took over; nothing where that has ended it.
     """
     files, batches = Files(database), Batches(database)
     files.forget_unfinished(batch.id)
@@ -69,15 +69,17 @@ def publish(database: SqlStore, batch: StoredBatch, outcome: str) -> None:
         used["input"] + used["output"],
     )
     with database.transaction():
-        for lines_of in (outputs, errors):
-            if lines_of.file_id is not None and not files.finish(lines_of.file_id):
-                raise StoreError(f"another server writes the files of {batch.id}")
-        batches.publish(
+        if not batches.publish(
             batch.id,
             output_file_id=outputs.file_id,
             error_file_id=errors.file_id,
             usage=msgspec.json.encode(usage).decode(),
-        )
+        ):
+            files.forget_unfinished(batch.id)
+            return
+        for lines_of in (outputs, errors):
+            if lines_of.file_id is not None and not files.finish(lines_of.file_id):
+                raise StoreError(f"another server writes the files of {batch.id}")
 
 
 class _Lines:
