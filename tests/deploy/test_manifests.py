@@ -101,6 +101,7 @@ def test_helm_lints_the_chart(kind: str) -> None:
         ({**KEYS, "minReplicas": 2}, "replicas is 1, with minReplicas 2 and maxReplicas 1"),
         ({**KEYS, "replicas": 3, "maxReplicas": 2}, "replicas is 3, with minReplicas 0 and maxReplicas 2"),
         ({**KEYS, "frnts": 2}, "'frnts' not allowed"),
+        ({**KEYS, "extraArgs": ["--ledger", "postgresql://headrace:secret@db/headrace"]}, "extraArgs"),
         ({**KEYS, "replicas": "many"}, "/replicas"),
     ],
 )
@@ -116,6 +117,9 @@ def test_the_values_are_those_of_the_schema() -> None:
     assert set(values) == set(schema["properties"]) - {"global"}
     assert jsonschema_rs.is_valid(schema, values)
     assert not jsonschema_rs.is_valid(schema, {**values, "frnts": 2})
+    assert jsonschema_rs.is_valid(schema, {**values, "extraArgs": ["--api-keys", "--context", "16384"]})
+    for secret in ("--api-key=hr-1", "--admin-api-key", "--ledger"):
+        assert not jsonschema_rs.is_valid(schema, {**values, "extraArgs": [secret]}), secret
 
 
 @pytest.mark.parametrize("kind", KINDS)
