@@ -120,6 +120,8 @@ def test_equal_blocks_give_equal_words() -> None:
         (AZURE + "2023-11-16 18:15:46.68,1,1\n2023-11-16 18:15:45.68,1,1\n", "line 3"),
         ('{"timestamp": 1, "input_length": 4}', "output_length"),
         ('{"timestamp": 1, "input_length": 4, "output_length": 1, "hash_ids": [1, 2]}', "2 hash ids"),
+        ('{"timestamp": 1, "input_length": 4, "output_length": 1}\n[1]', "line 2"),
+        ('{"timestamp": 1, "input_length": 4, "output_length": 1}\nnull', "no JSON object"),
         ('{"timestamp": 1e400, "input_length": 4, "output_length": 1}', "line 1"),
         ('{"timestamp": 1, "input_length": 4, "output_length": 1e300}', "at most"),
         ('{"timestamp": 1, "input_length": 1e400, "output_length": 1}', "line 1"),

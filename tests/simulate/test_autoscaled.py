@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from headrace.bench.serve.trace import TraceRequest
 from headrace.elastic.autoscaler import ScalingPolicy
+from headrace.errors import InvalidRequest
 from headrace.simulate.autoscaled import simulate_autoscaled
 from headrace.simulate.simulation import ReplicaShape, SloTargets, simulate
 
@@ -37,6 +40,13 @@ def test_nothing_is_lost_at_zero() -> None:
     policy = ScalingPolicy(fewest=0, most=2)
     found = simulate_autoscaled([one], SHAPE, "kv", policy, cold_start_s=3.0)
     assert found.starts == 1 and 3.0 <= found.served.ttft_s.mean < 5.0
+
+
+def test_years_without_a_request_are_refused() -> None:
+    """Two lines of a trace that are ten years apart would take hours."""
+    trace = [TraceRequest(at_s=at_s, prompt_tokens=10, output_tokens=5) for at_s in (0.0, 3e8)]
+    with pytest.raises(InvalidRequest, match="3,472 days"):
+        simulate_autoscaled(trace, SHAPE, "kv", ScalingPolicy(fewest=0, most=1), cold_start_s=1.0)
 
 
 def test_targets_cost_replicas() -> None:

@@ -14,6 +14,7 @@ from headrace.bench.matplotlib_figure import new_figure
 from headrace.bench.serve.trace import TraceRequest, read_trace
 from headrace.cli import main as command_line
 from headrace.cluster.router import POLICIES, Policy
+from headrace.errors import InvalidRequest
 from headrace.simulate import simulation_plot
 from headrace.simulate.cluster_file import EXAMPLE
 from headrace.simulate.planner import PlannedCluster, plan_cluster
@@ -212,6 +213,12 @@ def test_planning_tells_of_the_requests_of_each_cluster() -> None:
     assert told.count((50, 50)) == 2, "one replica, then two"
 
 
+def test_caches_that_do_not_fit_into_memory_are_refused() -> None:
+    trace, shape = [TraceRequest(0.0, 10, 5)], ReplicaShape(kv_tokens=10**9)
+    with pytest.raises(InvalidRequest, match="64 replicas with 64,000,000,000 tokens of KV cache"):
+        simulate(trace, shape, 64, "kv")
+
+
 def headrace(*words: str) -> int:
     with pytest.raises(SystemExit) as stop:
         command_line.main(words)
@@ -279,6 +286,13 @@ def test_legends_hide_no_bars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         (("--cluster", "roles.toml"), "prefill is 0 and decode 3"),
         (("--cluster", "still.toml"), "machines.a.speeds"),
         (("--png", "nowhere/plot.png"), "there is no folder nowhere"),
+        (("--cluster", "crowd.toml"), "machines.a.max_num_seqs"),
+        (("--cluster", "deep.toml"), "deep.toml cannot be read"),
+        (("--cluster", "digits.toml"), "digits.toml cannot be read"),
+        (("--speed", "nan"), "--speed is nan"),
+        (("--ttft-ms", "inf"), "--ttft-ms is inf"),
+        (("--max", "2", "--min", "0", "--cold-start-s", "nan"), "--cold-start-s is nan"),
+        (("--max", "2", "--min", "0", "--cold-start-s", "1e9"), "cold-start-s"),
     ],
 )
 def test_wrong_usage_is_named(
@@ -294,6 +308,9 @@ def test_wrong_usage_is_named(
     Path("negative.toml").write_text("[machines.a]\nstep_s = -1.0")
     Path("roles.toml").write_text("decode = 3")
     Path("still.toml").write_text("[machines.a]\nspeeds = [1.0, 0.0]")
+    Path("crowd.toml").write_text("[machines.a]\nmax_num_seqs = 1000000000\nmax_batch_tokens = 1000000000")
+    Path("deep.toml").write_text("x = " + "[" * 10_000)
+    Path("digits.toml").write_text("replicas = " + "9" * 5000)
     Path("narrow.toml").write_text("[machines.a]\nmax_batch_tokens = 8")
     assert headrace("simulate", "--trace", "trace.csv", *words) == 2
     assert named in capsys.readouterr().err

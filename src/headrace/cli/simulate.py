@@ -90,7 +90,7 @@ def command(
     most: Annotated[
         int | None, typer.Option("--max", min=1, max=1000, help="Most replicas of autoscaling.")
     ] = None,
-    cold_start_s: Annotated[float, typer.Option(min=0, help="Of a replica, with --max.")] = 1.0,
+    cold_start_s: Annotated[float, typer.Option(min=0, max=86_400, help="Of a replica, with --max.")] = 1.0,
     idle_s: Annotated[
         float, typer.Option(min=0.1, help="Until an unneeded replica is stopped, with --max.")
     ] = 60.0,
@@ -98,6 +98,12 @@ def command(
     json: JsonFlag = False,
 ) -> None:
     """Simulate; see HELP."""
+    for flag, value in (
+        *(("--speed", speed), ("--ttft-ms", ttft_ms), ("--tpot-ms", tpot_ms), ("--met", met)),
+        *(("--cold-start-s", cold_start_s), ("--idle-s", idle_s)),
+    ):  # neither is outside of a flag's range
+        if value is not None and not math.isfinite(value):
+            raise UsageError(f"{flag} is {value}: give a number", param=flag[2:].replace("-", "_"))
     if png is not None:
         check_matplotlib()
         if not png.parent.is_dir():  # before the simulation, which may take minutes

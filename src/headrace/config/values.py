@@ -170,7 +170,7 @@ def number(low: float, high: float, unit: str = "number") -> Values:
     def parse(value: object) -> float:
         try:
             found = float(value) if isinstance(value, str | int | float) else math.nan
-        except ValueError:
+        except (ValueError, OverflowError):  # a whole number of hundreds of digits
             found = math.nan
         if isinstance(value, bool) or not low <= found <= high:
             raise ValueError(f"a number from {low:g} to {high:g}")

@@ -12,6 +12,7 @@ from headrace.bench.serve.trace import BLOCK_TOKENS, TraceRequest
 from headrace.cluster.router import Policy, RoutedRequest
 from headrace.elastic.attainment import Attainment, LatencyTargets
 from headrace.elastic.autoscaler import Observed, ScalingPolicy, ScalingState, scaled
+from headrace.errors import InvalidRequest
 from headrace.simulate.simulated_replica import SimulatedRequest, simulated_request
 from headrace.simulate.simulation import (
     OWN_BLOCK_TOKENS,
@@ -23,6 +24,8 @@ from headrace.simulate.simulation import (
 
 TICK_S = 0.5
 """How often the number is decided. A server does it more often, and no load changes faster."""
+MAX_SPAN_S = 100 * 86_400.0
+"""Of a trace: idle time is simulated, too."""
 
 
 class AutoscaledResult(Struct, frozen=True, kw_only=True):
@@ -45,7 +48,14 @@ def simulate_autoscaled(
     targets: SloTargets | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> AutoscaledResult:
-    """Serve the whole trace with `scaling.fewest` replicas at first, each more after `cold_start_s`."""
+    """Serve the whole trace with `scaling.fewest` replicas at first, each more after `cold_start_s`.
+    InvalidRequest where it takes longer than MAX_SPAN_S."""
+    if trace[-1].at_s > MAX_SPAN_S:
+        raise InvalidRequest(
+            f"the trace takes {trace[-1].at_s / 86_400:,.0f} days, at most {MAX_SPAN_S / 86_400:g} can be "
+            f"simulated where the number of replicas is decided every {TICK_S:g} s: play it faster "
+            "(--speed), or its first --requests"
+        )
     page_tokens = BLOCK_TOKENS if any(one.blocks for one in trace) else OWN_BLOCK_TOKENS
     run = AutoscaledSimulation(shape, policy, page_tokens, scaling, cold_start_s, targets or SloTargets())
     run.replay(trace, progress)

@@ -13,6 +13,12 @@ from headrace.errors import UsageError
 from headrace.simulate.simulation import ReplicaShape
 
 MAX_REPLICAS = 10_000
+_MOST = {
+    "kv_tokens": 10**9,
+    "max_batch_tokens": 10**9,
+    "max_num_seqs": 10**5,
+    "per_machine": MAX_REPLICAS,
+}
 EXAMPLE = """\
 replicas = 4
 policies = ["kv", "round-robin"]
@@ -48,10 +54,10 @@ def read_cluster_file(path: Path) -> ClusterFile:
     """Raises UsageError that names the field."""
     try:
         found = msgspec.convert(tomllib.loads(path.read_text()), ClusterFile)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"--cluster {path} cannot be read: {error}", param="cluster") from None
     except msgspec.ValidationError as error:
         raise UsageError(f"--cluster {path}: {error}; a cluster file:\n{EXAMPLE}", param="cluster") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(f"--cluster {path} cannot be read: {error}", param="cluster") from None
     check_replicas(found.replicas)
     check_roles(found.replicas, found.prefill, found.decode)
     for name, shape in found.machines.items():
@@ -92,9 +98,11 @@ def check_shape(where: str, shape: ReplicaShape) -> None:
     for name in ("row_s", "pair_s", "usd_per_hour", "reply_s", "move_s", "move_token_s"):
         if not 0 <= getattr(shape, name) < 1e6:
             raise UsageError(f"{where}.{name} is {getattr(shape, name)}: give 0 or more", param="cluster")
-    for name in ("kv_tokens", "max_batch_tokens", "max_num_seqs", "per_machine"):
-        if not 1 <= getattr(shape, name) <= 10**9:
-            raise UsageError(f"{where}.{name} is {getattr(shape, name)}: give 1 or more", param="cluster")
+    for name, most in _MOST.items():
+        if not 1 <= getattr(shape, name) <= most:
+            raise UsageError(
+                f"{where}.{name} is {getattr(shape, name)}: give a number from 1 to {most:,}", param="cluster"
+            )
     if not shape.speeds or not all(1e-6 < one <= 1e3 for one in shape.speeds):
         raise UsageError(
             f"{where}.speeds is {list(shape.speeds)}: give the speed of a replica while one, two, ... of its "

@@ -22,6 +22,8 @@ from headrace.simulate.simulated_replica import SimulatedReplica, SimulatedReque
 REPORT_EVERY = 1000  # requests
 OWN_BLOCK_TOKENS = 4 * PAGE_TOKENS
 """Tokens per page where the trace has no blocks: more than a server's, for speed."""
+MAX_PAGES = 64_000_000
+"""Of all replicas: each takes about 50 bytes."""
 
 
 class ReplicaShape(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -169,6 +171,7 @@ class Simulation:
     def __init__(
         self, shapes: Sequence[ReplicaShape], policy: Policy, page_tokens: int, prefill: int
     ) -> None:
+        _check_pages(shapes, page_tokens)
         self._shapes, self._page_tokens = shapes, page_tokens
         self._router = Router(policy, shapes[0].costs, group_tokens=page_tokens)
         self._replicas: list[SimulatedReplica] = []
@@ -327,6 +330,17 @@ class Simulation:
             attained=sum(map(targets.keeps, served)) / (len(served) + self.refused),
             prefill=len(self._readers),
             apart=sum(one.reading is not None for one in served) / len(served),
+        )
+
+
+def _check_pages(shapes: Sequence[ReplicaShape], page_tokens: int) -> None:
+    """InvalidRequest where the pages of all caches would not fit into the memory of this machine."""
+    tokens = sum(shape.kv_tokens for shape in shapes)
+    if tokens // page_tokens > MAX_PAGES:
+        raise InvalidRequest(
+            f"{len(shapes):,} replicas with {tokens:,} tokens of KV cache in all cannot be simulated (at "
+            f"most {MAX_PAGES * page_tokens:,}, with pages of {page_tokens} tokens): give fewer replicas, or "
+            "a smaller kv_tokens"
         )
 
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -88,7 +88,10 @@ def _azure(line: str) -> TraceRequest:
 
 
 def _mooncake(line: str) -> TraceRequest:
-    row: dict[str, Any] = json.loads(line)
+    found: object = json.loads(line)
+    if not isinstance(found, dict):
+        raise TypeError("no JSON object")
+    row = cast("dict[str, Any]", found)
     blocks: Sequence[int] = row.get("hash_ids", ())
     return TraceRequest(
         float(row["timestamp"]) / 1000,
