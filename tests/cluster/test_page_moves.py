@@ -9,7 +9,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
@@ -19,7 +19,9 @@ from test_remote_replicas import launch
 from headrace.cluster.cluster_client import ClusterClient
 from headrace.cluster.cluster_loader import ClusterLoader
 from headrace.cluster.remote_replica import RemoteReplicas
+from headrace.cluster.replica_link import ReplicaLink
 from headrace.cluster.router import RoutingChoice
+from headrace.cluster.transfer import Transfer, Transfers
 from headrace.config.cluster_settings import ClusterSettings, read_cluster
 from headrace.engine.client import LoadedModel
 from headrace.engine.engine import Engine
@@ -49,6 +51,7 @@ from headrace.workers.protocol import (
     ImportEnded,
     ImportPart,
     ListHotTexts,
+    ModelReady,
     PagePart,
     PageReport,
     PagesExported,
@@ -423,11 +426,41 @@ def test_two_hundred_faults_of_roles(cluster: Start, here: LoadedModel) -> None:
         ({"prefill": 1, "decode": 1, "replicas": 3}, "cluster.replicas is 3"),
         ({"prefill": 1, "decode": 1, "min": 0}, "cluster.min is 0"),
         ({"prefill": 1, "decode": 1, "max": 4}, "cluster.max is 4"),
+        ({"prefill": 200, "decode": 100}, "256 in all"),
+        ({"prefill": 1, "decode": 1, "hang_s": 10**400}, "is not a number from 0.5 to 3600"),
     ],
 )
 def test_roles_that_do_not_add_up_are_refused(table: dict[str, object], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         read_cluster(table)
+
+
+class _Hears:
+    """A replica that is told things."""
+
+    def __init__(self, number: int, ready: ModelReady) -> None:
+        self.number, self.ready, self.heard = number, ready, list[object]()
+
+    def put(self, message: object) -> None:
+        self.heard.append(message)
+
+
+def test_a_replica_elsewhere_cannot_name_memory_of_this_machine(cluster: Start) -> None:
+    """Its numbers of a process and a file would be those of any process here."""
+    [link] = cluster(replicas=1, max=1)._pool.links
+    source, target = (cast("ReplicaLink", _Hears(number, link.ready)) for number in (1, 2))
+    part = PagePart(0, 1, 0, (os.getpid(), 0, 0), memoryview(b""))
+    for shares in (True, False):
+        ended: list[Transfer] = []
+        transfers = Transfers(shares=shares)
+        found = transfers.begin(source, target, (True, "", ""), (1,) * 32, ended.append)
+        assert found is not None
+        transfers.took(source, PagesExported(found.number, part))
+        passed = [one for one in cast("_Hears", target).heard if isinstance(one, ImportPart)]
+        assert len(passed) == 1, "the one of this machine"
+        assert [one.problem for one in ended] == (
+            [] if shares else ["its pages are in memory of another machine"]
+        )
 
 
 def test_roles_give_the_number_of_replicas() -> None:

@@ -23,12 +23,13 @@ import pytest
 from msgspec.structs import replace
 from test_cluster_client import request, running
 
-from headrace.cluster import remote_replica
+from headrace.cluster import ray_launcher, remote_replica
 from headrace.cluster.cluster_client import ClusterClient
 from headrace.cluster.cluster_loader import ClusterLoader
 from headrace.cluster.join import Hello, refusal
 from headrace.cluster.prefix_index import group_keys
 from headrace.cluster.remote_replica import MAX_HANDSHAKES, RemoteReplicas
+from headrace.cluster.replica_actor import ReplicaActor
 from headrace.cluster.replica_link import ReplicaEvents, ReplicaLink
 from headrace.cluster.replica_pool import ReplicaRefused
 from headrace.cluster.sealed_socket import MAX_RECORD_BYTES, NotAuthenticated, SealedSocket, seal
@@ -115,6 +116,14 @@ def test_an_address_that_no_other_machine_reaches_is_warned_of(
     assert ("with --listen" in caplog.text) == warns
 
 
+def test_a_worker_that_a_signal_without_a_name_ends_has_ended() -> None:
+    """Whoever waits for its end would never hear of it."""
+    worker = WorkerProcess(spawner=Spawner(forks=False))
+    number = signal.SIGRTMIN + 6
+    os.kill(worker.pid, number)
+    assert worker.close() == f"was ended by signal {number:d}"
+
+
 def test_strangers_that_say_nothing_hold_up_no_replica(
     folder: Path, opened: list[socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,6 +174,26 @@ def test_the_digest_of_weights_is_of_all_that_is_loaded(tmp_path: Path) -> None:
             file.write_bytes(old)
         assert weights_digest(path) == before
     assert weights_digest(parts[1]) == weights_digest(parts[0])
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="reads /proc")
+def test_replicas_and_ray_get_no_secrets_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("HEADRACE_API_KEY", "HEADRACE_LEDGER", "OPENAI_API_KEY", "RAY_AUTH_TOKEN")
+    values = {name: f"secret of {name}" for name in names}
+    for name, value in values.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    driver = ray_launcher._with_token()
+    assert [name for name in names if name in driver] == ["RAY_AUTH_TOKEN"]
+    assert driver["PATH"] == os.environ["PATH"] and driver["RAY_AUTH_MODE"] == "token"
+    actor = ReplicaActor()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        number = actor.start("127.0.0.1", listener.getsockname()[1], KEY)
+        seen = Path(f"/proc/{number}/environ").read_bytes() + Path(f"/proc/{number}/cmdline").read_bytes()
+        actor.kill()
+        actor.wait(10)
+    assert b"headrace.cluster.join" in seen
+    assert not any(value.encode() in seen for value in (*values.values(), KEY.hex()))
 
 
 class _Says:

@@ -20,6 +20,7 @@ from headrace.cluster.ray_driver import ANSWER_S, DriverAnswer, Kill, Order, Sta
 from headrace.config.extras import require
 from headrace.elastic.placement import NoRoom
 from headrace.errors import EngineStopped, UsageError
+from headrace.workers.spawn import open_variables
 
 AUTH = "RAY_AUTH_MODE"
 GONE = -signal.SIGKILL
@@ -163,13 +164,14 @@ class RayLauncher:
 
 
 def _with_token() -> dict[str, str]:
-    """The environment of a driver."""
+    """The environment of a driver, which a cluster that it starts has, too: of secrets Ray's alone."""
+    given = open_variables() | {name: value for name, value in os.environ.items() if name.startswith("RAY_")}
     if os.environ.get("RAY_ADDRESS"):
         if os.environ.get(AUTH) != "token":
             raise UsageError(
                 f"{AUTH} is not token: a Ray cluster without it runs the code of anybody who can reach it. "
                 "Start it with RAY_AUTH_MODE=token and give its RAY_AUTH_TOKEN here"
             )
-        return dict(os.environ)
+        return given
     own = {AUTH: "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
-    return {**own, **os.environ, AUTH: "token"}
+    return {**own, **given, AUTH: "token"}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
+
+from headrace.workers.spawn import open_variables
 
 
 class ReplicaActor:
@@ -16,7 +17,7 @@ class ReplicaActor:
     def start(self, host: str, port: int, key: bytes) -> int:
         """Its process id."""
         command = [sys.executable, "-P", "-m", "headrace.cluster.join", host, str(port)]
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
+        environment = open_variables()  # Ray's token is none of them
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment)
         assert self._process.stdin is not None
         self._process.stdin.write(key.hex().encode() + b"\n")

@@ -120,6 +120,11 @@ class Transfers:
             return
         found.heard_s = time.monotonic()
         match report:
+            case PagesExported(_, part) if part.place is not None and not self._shares:
+                # Of another machine: there it would be a file of whichever process has that number.
+                found.problem = "its pages are in memory of another machine"
+                found.target.put(EndImport(found.number))
+                self._end(found)
             case PagesExported(_, part):
                 found.pages += part.count
                 found.under_way += 1

@@ -212,6 +212,11 @@ def _with_roles(values: dict[str, Any]) -> dict[str, Any]:
             "out",
             param="replicas",
         )
+    if prefill + decode > MAX_LIVE_REPLICAS:
+        raise UsageError(
+            f"cluster.prefill is {prefill} and cluster.decode {decode}: at most {MAX_LIVE_REPLICAS} in all",
+            param="prefill",
+        )
     return {**values, "replicas": prefill + decode}
 
 

@@ -76,7 +76,7 @@ class WorkerProcess:
             self._process.kill()
             code = self._process.wait()
         if code < 0:
-            return f"was ended by {signal.Signals(-code).name}"
+            return f"was ended by {_name(-code)}"
         return f"ended with exit code {code}"
 
     def kill(self) -> None:
@@ -93,3 +93,11 @@ class WorkerProcess:
             else:
                 return message
         raise EngineStopped(f"the model's worker process {self.close()} while the model loaded: see the log")
+
+
+def _name(number: int) -> str:
+    """Of a signal. Most of those for real time have none."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -137,11 +137,14 @@ def _can_fork() -> bool:
     return False
 
 
+def open_variables() -> dict[str, str]:
+    """The variables of the environment that are no secrets."""
+    return {name: value for name, value in without_secrets(os.environ).items() if name not in _hidden}
+
+
 def _environment() -> dict[str, str]:
     # A pool of threads of NumPy's BLAS would be in no fork, and competes with the engine's.
-    return {"OPENBLAS_NUM_THREADS": "1"} | {
-        name: value for name, value in without_secrets(os.environ).items() if name not in _hidden
-    }
+    return {"OPENBLAS_NUM_THREADS": "1"} | open_variables()
 
 
 def _started(module: str, inherited: Sequence[int], environment: dict[str, str]) -> subprocess.Popen[bytes]:
