@@ -6,6 +6,7 @@ import json
 import random
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -13,12 +14,15 @@ import pytest
 from fake import FakeEngine, FakeModel, overloaded
 from in_process import Running
 
+import headrace.api.http.api_keys
 import headrace.inference.batches.batch_lines
 import headrace.inference.batches.batch_runner
 from headrace.inference.batches.batch_files import publish
 from headrace.inference.batches.batch_lines import read_lines, text_lines
 from headrace.storage.batches import Batches, Line, LineState
+from headrace.storage.database import Database
 from headrace.storage.files import Files
+from headrace.storage.keys import KeyLimits, Keys
 
 CHAT = "/v1/chat/completions"
 Serve = Callable[..., Running]
@@ -359,6 +363,39 @@ def test_of_two_servers_one_runs_the_batches(start: Serve, monkeypatch: pytest.M
     other = begin(second, [line("b")])
     assert finish(second, other).status == one.status == "completed"
     assert sorted(len(server.model.engine.submitted) for server in (first, second)) == [0, 2]
+
+
+def test_batches_of_stored_keys_run_where_nobody_asks_for_anything(
+    start: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server that has the work may get no requests, with which it would have read the keys."""
+    monkeypatch.setattr(headrace.inference.batches.batch_runner, "LOOK_IDLE_S", 0.1)
+    database = Database(tmp_path / "store.sqlite3")
+    key = Keys(database).add("a", KeyLimits())
+    idle = start()
+    wait_until((tmp_path / "store.sqlite3.batches").exists)
+    asked = start()
+    client = asked.openai(api_key=key)
+    batch = finish(asked, begin(asked, [line("a")], client=client), client)
+    assert batch.status == "completed" and len(idle.model.engine.submitted) == 1
+    database.close()
+
+
+def test_a_batch_ends_with_its_key(start: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(headrace.api.http.api_keys, "REFRESH_S", 0.0)
+    database = Database(tmp_path / "store.sqlite3")
+    keys = Keys(database)
+    key, server = keys.add("a", KeyLimits()), start(max_num_seqs=4)
+    engine = server.model.engine
+    engine.go.clear()
+    begin(server, [line(str(n)) for n in range(20)], client=server.openai(api_key=key))
+    wait_until(lambda: len(engine.submitted) == 2)
+    keys.revoke("a")
+    wait_until(lambda: len(engine.cancelled) == 2)
+    engine.go.set()
+    time.sleep(0.4)  # there is nothing to wait for: no other line may begin
+    assert len(engine.submitted) == 2
+    database.close()
 
 
 def test_every_key_has_its_own(start: Serve) -> None:

@@ -38,6 +38,7 @@ class BatchOperations:
         return BatchRunner(
             self.answer,
             service.keys.account_of,
+            read_keys=service.keys.refresh,
             database=service.shared,
             threads=service.threads,
             gate=service.gate,

@@ -72,6 +72,7 @@ class BatchRunner:
         answer: AnswerLine,
         account_of: Callable[[str], Account | None],
         *,
+        read_keys: Callable[[], Awaitable[None]],
         database: SqlStore,
         threads: StoreThreads,
         gate: AdmissionGate,
@@ -79,8 +80,8 @@ class BatchRunner:
         later: LaterAnswers | None = None,
     ) -> None:
         """`later` has lines answered by providers' batches. `account_of` is the account of an owner in the
-        store; None where its key is gone. It reads the store."""
-        self._answer, self._account_of = answer, account_of
+        store; None where its key is gone, as far as `read_keys` has found. It reads the store."""
+        self._answer, self._account_of, self._read_keys = answer, account_of, read_keys
         self._database, self._threads, self._gate = database, threads, gate
         self._batches, self._later = Batches(database), later
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -127,10 +128,13 @@ class BatchRunner:
         if not await self._threads.run(self._claim.held):
             self._interrupt()  # another server goes on with what this one could not say that it has
             return
+        await self._read_keys()  # nobody may ask this server for anything else
         for batch, account in await self._threads.run(self._open):
             task = self._tasks.get(batch.id)
             if task is None and account is not None:
                 self._tasks[batch.id] = asyncio.create_task(self._run(batch, account.for_background()))
+            elif task is not None and account is None and batch.id not in self._closing:
+                task.cancel()  # its key was revoked
             elif task is not None and batch.status == "cancelling" and batch.id not in self._cancelled:
                 self._cancelled.add(batch.id)
                 if batch.id not in self._closing:
