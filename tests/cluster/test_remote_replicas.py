@@ -301,6 +301,22 @@ def test_a_stranger_that_sends_a_byte_at_a_time_is_left(
     thread.join()
 
 
+def test_a_machine_that_is_gone_is_noticed(opened: list[socket.socket]) -> None:
+    """By the kernel, also where nothing is to be sent: a replica would wait for its server for ever."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        theirs = socket.create_connection(listener.getsockname())
+        ours = listener.accept()[0]
+    opened += ours, theirs
+    thread = threading.Thread(target=seal, args=(theirs, KEY), kwargs={"is_front": False})
+    thread.start()
+    seal(ours, KEY, is_front=True)
+    thread.join()
+    for end in (ours, theirs):
+        assert end.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert end.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) <= 30
+        assert end.gettimeout() is None
+
+
 def test_records_arrive_whole_and_in_order(opened: list[socket.socket]) -> None:
     front, replica, _ = pair(opened)
     data = os.urandom(3 * MAX_RECORD_BYTES + 17)

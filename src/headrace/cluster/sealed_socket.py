@@ -18,6 +18,12 @@ from headrace.errors import HeadraceError
 MAX_RECORD_BYTES = 1 << 20
 HANDSHAKE_S = 3.0
 MIN_KEY_BYTES = 16
+KEEP_ALIVE = {
+    name: value
+    for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4))
+    if hasattr(socket, name)
+}
+"""Seconds of silence until the other machine is asked, between two questions, and how many are left open."""
 _NONCE_BYTES = 32
 _TAG_BYTES = 16
 _HEADER = struct.Struct("<I")
@@ -112,6 +118,7 @@ def seal(end: socket.socket, key: bytes, *, is_front: bool) -> SealedSocket:
         if not hmac.compare_digest(proof, hmac.digest(keys[its], b"proof", "sha256")):
             raise NotAuthenticated("the other side of a connection does not know the cluster's key")
         end.settimeout(None)
+        _keep_alive(end)
         return SealedSocket(end, keys[mine], keys[its])
     except (OSError, NotAuthenticated) as error:
         end.close()
@@ -120,6 +127,15 @@ def seal(end: socket.socket, key: bytes, *, is_front: bool) -> SealedSocket:
         raise NotAuthenticated(
             f"a connection of a replica ended before it was authenticated: {error}"
         ) from None
+
+
+def _keep_alive(end: socket.socket) -> None:
+    """Notice that the machine of the other side is gone, whoever waits for whom: a replica whose server
+    vanished would stay for ever, as would a server that waits until a replica has loaded."""
+    with suppress(OSError):  # a socket pair has no such options, and some systems have others
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in KEEP_ALIVE.items():
+            end.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def _tag(key: bytes, number: int, part: bytes) -> bytes:
