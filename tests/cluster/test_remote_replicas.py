@@ -32,7 +32,7 @@ from headrace.cluster.remote_replica import MAX_HANDSHAKES, RemoteReplicas
 from headrace.cluster.replica_actor import ReplicaActor
 from headrace.cluster.replica_link import ReplicaEvents, ReplicaLink
 from headrace.cluster.replica_pool import ReplicaRefused
-from headrace.cluster.sealed_socket import MAX_RECORD_BYTES, NotAuthenticated, SealedSocket, seal
+from headrace.cluster.sealed_socket import KEEP_ALIVE, MAX_RECORD_BYTES, NotAuthenticated, SealedSocket, seal
 from headrace.cluster.weights_digest import weights_digest
 from headrace.config.cluster_settings import ClusterSettings
 from headrace.engine.client import LoadedModel
@@ -313,7 +313,8 @@ def test_a_machine_that_is_gone_is_noticed(opened: list[socket.socket]) -> None:
     thread.join()
     for end in (ours, theirs):
         assert end.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-        assert end.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) <= 30
+        for name, value in KEEP_ALIVE.items():
+            assert end.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) == value
         assert end.gettimeout() is None
 
 
