@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -162,6 +163,28 @@ def test_the_real_traces_are_read_completely(shared_data: Path) -> None:
     assert (len(azure), len(mooncake)) == (19_366, 3_993)
     assert azure[-1].at_s == pytest.approx(3501.72, abs=0.01)
     assert mooncake[0].blocks == tuple(range(79))
+
+
+def test_a_trace_of_nothing_but_line_ends_takes_no_memory(tmp_path: Path) -> None:
+    path = tmp_path / "trace.xz"
+    path.write_bytes(lzma.compress(AZURE.encode() + b"\n" * 2_000_000))
+    tracemalloc.start()
+    try:
+        with pytest.raises(UsageError, match="no requests"):
+            read_trace(path)
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_trace_of_too_many_requests_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.bench.serve.trace.MAX_REQUESTS", 2)
+    path, line = tmp_path / "trace.csv", "2023-11-16 18:15:46.68,374,44\n"
+    path.write_text(AZURE + line * 2)
+    assert len(read_trace(path)) == 2
+    path.write_text(AZURE + line * 3)
+    with pytest.raises(UsageError, match="more than 2 requests"):
+        read_trace(path)
 
 
 def test_prompts_of_a_file(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import itertools
 import json
 import lzma
 import math
@@ -18,6 +20,7 @@ from headrace.errors import UsageError
 BLOCK_TOKENS = 512  # per hash id of Mooncake
 MAX_BYTES = 2**30
 """Of a trace, unpacked."""
+MAX_REQUESTS = 10_000_000
 MAX_TOKENS, MAX_S = 10**8, 3660 * 86_400
 """Of a request, and between the first and the last."""
 AZURE_COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
@@ -44,38 +47,54 @@ def read_trace(path: Path) -> list[TraceRequest]:
     Azure: https://github.com/Azure/AzurePublicDataset (Patel et al., Splitwise, 2024). Mooncake:
     https://github.com/kvcache-ai/Mooncake (Qin et al., FAST 2025).
     """
-    try:
-        with lzma.open(path) if path.suffix == ".xz" else path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
-        if len(content) > MAX_BYTES:
-            raise UsageError(f"--trace {path} has more than {MAX_BYTES:,} bytes", param="trace")
-        lines = content.decode().splitlines()
-    except (OSError, EOFError, lzma.LZMAError, UnicodeDecodeError) as error:
-        raise UsageError(f"--trace {path} cannot be read: {error}", param="trace") from None
-    parse, skipped = _format(path, lines)
     found: list[TraceRequest] = []
-    for number, line in enumerate(lines[skipped:], start=skipped + 1):
-        if not line.strip():
-            continue
-        try:
-            request = parse(line)
-            _check(request, found)
-        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-            message = f"--trace {path}, line {number}: {error!r} in {line.strip()[:120]!r}; {FORMATS}"
-            raise UsageError(message, param="trace") from None
-        found.append(request)
+    # Line by line: a gigabyte of line ends packs into nothing, and as a list of lines it fills the memory.
+    lines = enumerate(io.TextIOWrapper(io.BytesIO(_unpacked(path)), "utf-8"), start=1)
+    try:
+        first = next(lines, (1, ""))
+        parse, is_header = _format(path, first[1])
+        for number, line in lines if is_header else itertools.chain([first], lines):
+            if line.strip():
+                found.append(_request(parse, path, number, line, found))
+    except UnicodeDecodeError as error:
+        raise UsageError(f"--trace {path} cannot be read: {error}", param="trace") from None
     if not found:
         raise UsageError(f"--trace {path} has no requests", param="trace")
     return [replace(one, at_s=one.at_s - found[0].at_s) for one in found]
 
 
-def _format(path: Path, lines: Sequence[str]) -> tuple[Callable[[str], TraceRequest], int]:
-    """The parser of a line, and the number of header lines."""
-    head = lines[0].strip() if lines else ""
+def _unpacked(path: Path) -> bytes:
+    try:
+        with lzma.open(path) if path.suffix == ".xz" else path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except (OSError, EOFError, lzma.LZMAError) as error:
+        raise UsageError(f"--trace {path} cannot be read: {error}", param="trace") from None
+    if len(content) > MAX_BYTES:
+        raise UsageError(f"--trace {path} has more than {MAX_BYTES:,} bytes", param="trace")
+    return content
+
+
+def _request(
+    parse: Callable[[str], TraceRequest], path: Path, number: int, line: str, before: Sequence[TraceRequest]
+) -> TraceRequest:
+    if len(before) == MAX_REQUESTS:
+        raise UsageError(f"--trace {path} has more than {MAX_REQUESTS:,} requests", param="trace")
+    try:
+        request = parse(line)
+        _check(request, before)
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        message = f"--trace {path}, line {number}: {error!r} in {line.strip()[:120]!r}; {FORMATS}"
+        raise UsageError(message, param="trace") from None
+    return request
+
+
+def _format(path: Path, first: str) -> tuple[Callable[[str], TraceRequest], bool]:
+    """The parser of a line, and whether the first one is a header."""
+    head = first.strip()
     if tuple(head.split(",")) == AZURE_COLUMNS:
-        return _azure, 1
+        return _azure, True
     if head.startswith("{"):
-        return _mooncake, 0
+        return _mooncake, False
     raise UsageError(f"--trace {path} begins with {head[:80]!r}: {FORMATS}", param="trace")
 
 
