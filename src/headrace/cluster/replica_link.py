@@ -114,9 +114,8 @@ class ReplicaLink:
                 self._take(message)
         except BadFrame as error:
             LOG.error("replica %d: %s", self.number, error.message)
-        except (
-            Exception
-        ):  # what it sent makes no sense here: without this thread nobody would hear of its end
+        except Exception:
+            # What it sent makes no sense here. Without this thread nobody would hear of its end.
             LOG.exception("replica %d", self.number)
         how = self._process.close()
         self._told.lost(self, "made no step for too long" if self.hung else how)

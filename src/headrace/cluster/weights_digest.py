@@ -17,11 +17,16 @@ def weights_digest(path: Path) -> str:
     modules, by name. The same on every machine; a file is read once as long as its size and time stay."""
     is_folder = path.is_dir()
     digest = hashlib.sha256()
-    for one in sorted(_files(path)) if is_folder else part_paths(path):
+    for one in sorted(_files(path)) if is_folder else _parts(path):
         found = one.stat()
         name = one.relative_to(path).as_posix() if is_folder else one.name
         digest.update(f"{name} {_contents(str(one), found.st_size, found.st_mtime_ns)}\n".encode())
     return digest.hexdigest()
+
+
+def _parts(path: Path) -> list[Path]:
+    """By its name a file may be a part and be none: loading says what is missing."""
+    return [one for one in part_paths(path) if one == path or one.is_file()]
 
 
 def _files(folder: Path) -> list[Path]:
