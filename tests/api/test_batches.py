@@ -395,6 +395,9 @@ def test_a_batch_ends_with_its_key(start: Serve, tmp_path: Path, monkeypatch: py
     engine.go.set()
     time.sleep(0.4)  # there is nothing to wait for: no other line may begin
     assert len(engine.submitted) == 2
+    database.execute("UPDATE batches SET expires_s = 1")
+    wait_until(lambda: database.query("SELECT status FROM batches") == [("expired",)])
+    assert len(engine.submitted) == 2 and database.query("SELECT count(*) FROM batch_lines") == [(0,)]
     database.close()
 
 

@@ -131,8 +131,8 @@ class BatchRunner:
         await self._read_keys()  # nobody may ask this server for anything else
         for batch, account in await self._threads.run(self._open):
             task = self._tasks.get(batch.id)
-            if task is None and account is not None:
-                self._tasks[batch.id] = asyncio.create_task(self._run(batch, account.for_background()))
+            if task is None and (account is not None or time.time() >= batch.expires_s):
+                self._tasks[batch.id] = asyncio.create_task(self._run(batch, account))
             elif task is not None and account is None and batch.id not in self._closing:
                 task.cancel()  # its key was revoked
             elif task is not None and batch.status == "cancelling" and batch.id not in self._cancelled:
@@ -150,10 +150,12 @@ class BatchRunner:
             if batch_id not in self._closing:
                 task.cancel()
 
-    async def _run(self, batch: StoredBatch, account: Account) -> None:
-        """One batch from where it stands to its end."""
+    async def _run(self, batch: StoredBatch, account: Account | None) -> None:
+        """One batch from where it stands to its end; that of a key which is gone has expired."""
         try:
-            outcome = batch.outcome or await self._outcome(batch, account)
+            outcome = batch.outcome or "expired"
+            if batch.outcome is None and account is not None:
+                outcome = await self._outcome(batch, account.for_background())
             self._closing.add(batch.id)
             if batch.outcome is None:
                 await self._threads.run(lambda: self._batches.close(batch.id, outcome))
