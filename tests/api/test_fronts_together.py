@@ -111,7 +111,7 @@ def test_a_key_that_has_no_requests_left_does_not_wait_for_the_store(pair: Pair,
         chat(one, "k1")
     with pytest.raises(openai.RateLimitError):
         chat(one, "k1")
-    with psycopg.connect(postgres, autocommit=True) as connection:
+    with psycopg.connect(postgres, autocommit=True, client_encoding="utf8") as connection:
         newest = "SELECT datname FROM pg_database WHERE datname ~ '^t[0-9a-f]{12}$' ORDER BY oid DESC LIMIT 1"
         [(name,)] = connection.execute(newest).fetchall()
     url = postgres.replace("/postgres?", f"/{name}?")

@@ -21,6 +21,7 @@ BLOCK_TOKENS = 512  # per hash id of Mooncake
 MAX_BYTES = 2**30
 """Of a trace, unpacked."""
 MAX_REQUESTS = 10_000_000
+_PART_BYTES = 1 << 20
 MAX_TOKENS, MAX_S = 10**8, 3660 * 86_400
 """Of a request, and between the first and the last."""
 AZURE_COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
@@ -64,14 +65,16 @@ def read_trace(path: Path) -> list[TraceRequest]:
 
 
 def _unpacked(path: Path) -> bytes:
+    content = bytearray()
     try:
         with lzma.open(path) if path.suffix == ".xz" else path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
+            while part := file.read(_PART_BYTES):  # all at once takes the memory of the most
+                content += part
+                if len(content) > MAX_BYTES:
+                    raise UsageError(f"--trace {path} has more than {MAX_BYTES:,} bytes", param="trace")
     except (OSError, EOFError, lzma.LZMAError) as error:
         raise UsageError(f"--trace {path} cannot be read: {error}", param="trace") from None
-    if len(content) > MAX_BYTES:
-        raise UsageError(f"--trace {path} has more than {MAX_BYTES:,} bytes", param="trace")
-    return content
+    return bytes(content)
 
 
 def _request(
