@@ -113,6 +113,7 @@ def test_a_key_is_of_both_and_is_revoked_at_both(fronts: tuple[Front, Front], le
         return done.stdout.strip()
 
     key = keys("add", "alice")
+    time.sleep(REFRESH_S)  # they read keys for batches, too, perhaps just before
     file = one.openai(key).files.create(file=("x", b"abc"), purpose="user_data")
     assert other.openai(key).files.content(file.id).read() == b"abc"
     with pytest.raises(openai.NotFoundError):  # of another key
