@@ -21,7 +21,7 @@ from typing import cast
 
 import pytest
 from msgspec.structs import replace
-from test_cluster_client import request, running
+from test_cluster_client import request, running, until
 
 from headrace.cluster import ray_launcher, remote_replica
 from headrace.cluster.cluster_client import ClusterClient
@@ -191,6 +191,9 @@ def test_replicas_and_ray_get_no_secrets_of_the_server(monkeypatch: pytest.Monke
     actor = ReplicaActor()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         number = actor.start("127.0.0.1", listener.getsockname()[1], KEY)
+        until(
+            lambda: bool(Path(f"/proc/{number}/environ").read_bytes())
+        )  # the kernel sets it after the start
         seen = Path(f"/proc/{number}/environ").read_bytes() + Path(f"/proc/{number}/cmdline").read_bytes()
         actor.kill()
         actor.wait(10)
