@@ -191,9 +191,7 @@ def test_replicas_and_ray_get_no_secrets_of_the_server(monkeypatch: pytest.Monke
     actor = ReplicaActor()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         number = actor.start("127.0.0.1", listener.getsockname()[1], KEY)
-        until(
-            lambda: bool(Path(f"/proc/{number}/environ").read_bytes())
-        )  # the kernel sets it after the start
+        until(lambda: bool(Path(f"/proc/{number}/environ").read_bytes()))  # a moment later
         seen = Path(f"/proc/{number}/environ").read_bytes() + Path(f"/proc/{number}/cmdline").read_bytes()
         actor.kill()
         actor.wait(10)
