@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 
@@ -128,8 +128,10 @@ class BatchRunner:
         if not await self._threads.run(self._claim.held):
             self._interrupt()  # another server goes on with what this one could not say that it has
             return
-        await self._read_keys()  # nobody may ask this server for anything else
-        for batch, account in await self._threads.run(self._open):
+        opened = await self._threads.run(self._batches.open)
+        if opened:
+            await self._read_keys()  # nobody may ask this server for anything else
+        for batch, account in await self._threads.run(lambda: self._with_accounts(opened)):
             task = self._tasks.get(batch.id)
             if task is None and (account is not None or time.time() >= batch.expires_s):
                 self._tasks[batch.id] = asyncio.create_task(self._run(batch, account))
@@ -140,9 +142,9 @@ class BatchRunner:
                 if batch.id not in self._closing:
                     task.cancel()
 
-    def _open(self) -> list[tuple[StoredBatch, Account | None]]:
-        """The batches that have not ended, each with the account whose key made it."""
-        return [(batch, self._account_of(batch.owner)) for batch in self._batches.open()]
+    def _with_accounts(self, opened: Sequence[StoredBatch]) -> list[tuple[StoredBatch, Account | None]]:
+        """Batches that have not ended, each with the account whose key made it."""
+        return [(batch, self._account_of(batch.owner)) for batch in opened]
 
     def _interrupt(self) -> None:
         """Stop the lines; they run again when the server does."""
