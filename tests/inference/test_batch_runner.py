@@ -43,6 +43,28 @@ class Answers:
         return LineAnswer(200, json.dumps({"text": name, "usage": usage}).encode())
 
 
+def runner_of(
+    answers: Answers,
+    account_of: Callable[[str], Account | None],
+    database: Database,
+    threads: StoreThreads,
+    when_keys_are_read: Callable[[], None],
+) -> BatchRunner:
+    async def read_keys() -> None:
+        when_keys_are_read()
+
+    gate = AdmissionGate(8, 1000, lambda: 0)
+    return BatchRunner(
+        answers,
+        account_of,
+        read_keys=read_keys,
+        database=database,
+        threads=threads,
+        gate=gate,
+        max_num_seqs=4,
+    )
+
+
 async def run(
     database: Database, answers: Answers, account_of: Callable[[str], Account | None], names: list[str]
 ) -> StoredBatch:
@@ -57,8 +79,8 @@ async def run(
         metadata=None,
         files_expire_after_s=None,
     )
-    threads, gate = StoreThreads(), AdmissionGate(8, 1000, lambda: 0)
-    runner = BatchRunner(answers, account_of, database=database, threads=threads, gate=gate, max_num_seqs=4)
+    threads = StoreThreads()
+    runner = runner_of(answers, account_of, database, threads, lambda: None)
     looked = 0
     async with asyncio.timeout(20), runner.serving():
         while batch.ended_s is None and (looked < 20 or account_of("") is not None):
@@ -93,3 +115,31 @@ def test_without_its_key_a_batch_waits(database: Database) -> None:
     answers = Answers()
     batch = asyncio.run(run(database, answers, lambda owner: None, ["a"]))
     assert batch.status == "in_progress" and not answers.asked
+
+
+def test_keys_are_read_where_there_are_batches(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server without batches reads them with requests alone, so that a new key is known to the next one."""
+    monkeypatch.setattr(batch_runner, "LOOK_IDLE_S", 0.01)
+    read: list[str] = []
+
+    async def serve() -> None:
+        batches, threads = Batches(database), StoreThreads()
+        runner = runner_of(Answers(), lambda owner: EVERYBODY, database, threads, lambda: read.append("keys"))
+        async with asyncio.timeout(20), runner.serving():
+            await asyncio.sleep(0.2)
+            assert not read
+            batches.add(
+                "",
+                [Line(1, "a", b'"a"')],
+                endpoint="/v1/anything",
+                input_file_id="",
+                completion_window="24h",
+                window_s=3600,
+                metadata=None,
+                files_expire_after_s=None,
+            )
+            while not read:
+                await asyncio.sleep(0.01)
+        threads.close()
+
+    asyncio.run(serve())
