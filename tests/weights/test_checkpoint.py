@@ -180,7 +180,7 @@ def test_index_and_shards_disagree(tmp_path: Path) -> None:
         open_checkpoint(make_sharded(tmp_path, a="two.safetensors"))
     with pytest.raises(CorruptFile, match=r"three\.safetensors is missing"):
         open_checkpoint(make_sharded(tmp_path, a="three.safetensors"))
-    with pytest.raises(CorruptFile, match="cannot be read: File name too long"):
+    with pytest.raises(CorruptFile, match="has more than 255 bytes"):
         open_checkpoint(make_sharded(tmp_path, a="x" * 300))
 
 
