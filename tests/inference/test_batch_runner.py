@@ -43,6 +43,20 @@ class Answers:
         return LineAnswer(200, json.dumps({"text": name, "usage": usage}).encode())
 
 
+def added(batches: Batches, names: list[str]) -> StoredBatch:
+    """A batch with a line for each name."""
+    return batches.add(
+        "",
+        [Line(place, name, json.dumps(name).encode()) for place, name in enumerate(names, 1)],
+        endpoint="/v1/anything",
+        input_file_id="",
+        completion_window="24h",
+        window_s=3600,
+        metadata=None,
+        files_expire_after_s=None,
+    )
+
+
 def runner_of(
     answers: Answers,
     account_of: Callable[[str], Account | None],
@@ -69,16 +83,7 @@ async def run(
     database: Database, answers: Answers, account_of: Callable[[str], Account | None], names: list[str]
 ) -> StoredBatch:
     batches = Batches(database)
-    batch = batches.add(
-        "",
-        [Line(place, name, json.dumps(name).encode()) for place, name in enumerate(names, 1)],
-        endpoint="/v1/anything",
-        input_file_id="",
-        completion_window="24h",
-        window_s=3600,
-        metadata=None,
-        files_expire_after_s=None,
-    )
+    batch = added(batches, names)
     threads = StoreThreads()
     runner = runner_of(answers, account_of, database, threads, lambda: None)
     looked = 0
@@ -128,16 +133,7 @@ def test_keys_are_read_where_there_are_batches(database: Database, monkeypatch: 
         async with asyncio.timeout(20), runner.serving():
             await asyncio.sleep(0.2)
             assert not read
-            batches.add(
-                "",
-                [Line(1, "a", b'"a"')],
-                endpoint="/v1/anything",
-                input_file_id="",
-                completion_window="24h",
-                window_s=3600,
-                metadata=None,
-                files_expire_after_s=None,
-            )
+            added(batches, ["a"])
             while not read:
                 await asyncio.sleep(0.01)
         threads.close()

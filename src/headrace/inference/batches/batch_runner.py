@@ -129,8 +129,9 @@ class BatchRunner:
             self._interrupt()  # another server goes on with what this one could not say that it has
             return
         opened = await self._threads.run(self._batches.open)
-        if opened:
-            await self._read_keys()  # nobody may ask this server for anything else
+        if not opened:
+            return
+        await self._read_keys()  # nobody may ask this server for anything else
         for batch, account in await self._threads.run(lambda: self._with_accounts(opened)):
             task = self._tasks.get(batch.id)
             if task is None and (account is not None or time.time() >= batch.expires_s):
